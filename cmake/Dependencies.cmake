@@ -1,0 +1,30 @@
+# Libraries, all from Debian packages (tools/setup installs them). Highway is optional: without it
+# the scalar CPU kernels serve.
+find_package(fmt REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(OpenMP COMPONENTS CXX)
+find_package(hwy QUIET)
+
+if(HALFTONE_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+if(HALFTONE_BENCH)
+  find_package(benchmark REQUIRED)
+endif()
+if(HALFTONE_CUDA)
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+endif()
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+if(hwy_FOUND)
+  message(STATUS "SIMD: Highway ${hwy_VERSION}")
+else()
+  message(STATUS "SIMD: none (Highway not found), scalar CPU kernels")
+endif()

@@ -1,0 +1,43 @@
+# halftone_options(target): what every target of ours is compiled with.
+function(halftone_options target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF CUDA_STANDARD 20
+                        POSITION_INDEPENDENT_CODE ON)
+  target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
+  # No contraction: a fused multiply-add would round once where the reference rounds twice.
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Werror
+                              -Wno-missing-field-initializers -ffp-contract=off>
+    $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Wall,-Wextra>)
+  if(HALFTONE_SANITIZE)
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${HALFTONE_SANITIZE} -fno-sanitize-recover=all
+                                -fno-omit-frame-pointer>)
+    target_link_options(${target} PRIVATE -fsanitize=${HALFTONE_SANITIZE})
+  endif()
+endfunction()
+
+# halftone_module(name SOURCES ... DEPENDS ...): one layer, as library halftone_<name>.
+# DEPENDS names other modules or imported targets.
+function(halftone_module name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_library(halftone_${name} STATIC ${ARG_SOURCES})
+  halftone_options(halftone_${name})
+  foreach(dependency ${ARG_DEPENDS})
+    if(TARGET halftone_${dependency})
+      set(dependency halftone_${dependency})
+    endif()
+    target_link_libraries(halftone_${name} PUBLIC ${dependency})
+  endforeach()
+endfunction()
+
+# halftone_test(name SOURCES ... DEPENDS ...): one test executable per module.
+function(halftone_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_executable(${name}_test ${ARG_SOURCES})
+  halftone_options(${name}_test)
+  target_compile_definitions(${name}_test PRIVATE
+    HALFTONE_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data")
+  target_link_libraries(${name}_test PRIVATE GTest::gtest_main GTest::gmock ${ARG_DEPENDS})
+  add_test(NAME ${name} COMMAND ${name}_test)
+endfunction()

@@ -1,0 +1,48 @@
+#include "halftone/tensor/quantized_tensor.h"
+
+#include "halftone/base/error.h"
+
+namespace halftone {
+
+DType code_dtype(const Format& format) {
+  switch (format.element) {
+    case ElementType::kE4M3:
+      return DType::kF8E4M3;
+    case ElementType::kE5M2:
+      return DType::kF8E5M2;
+    case ElementType::kE2M1:
+      return DType::kU8;
+    case ElementType::kBF16:
+      return DType::kBF16;
+    case ElementType::kF32:
+      break;
+  }
+  return DType::kF32;
+}
+
+DType scale_dtype(const Format& format) {
+  switch (format.scale) {
+    case ScaleType::kE8M0:
+      return DType::kF8E8M0;
+    case ScaleType::kE4M3:
+      return DType::kF8E4M3;
+    case ScaleType::kNone:
+    case ScaleType::kF32:
+      break;
+  }
+  return DType::kF32;
+}
+
+QuantizedTensor QuantizedTensor::empty(const Format& format, const Shape& shape, int axis) {
+  HT_ASSERT(format.quantized() && shape.rank() == 2 && (axis == 0 || axis == 1));
+  QuantizedTensor q{format, shape, axis, {}, {}, {}};
+  const int64_t rows = q.stored_rows(), cols = q.stored_cols();
+  q.codes = Tensor::empty(code_dtype(format), {rows, format.code_bytes(cols)});
+  const Shape scales =
+      format.span == ScaleSpan::kTensor ? Shape{1} : Shape{rows, format.scales_per_row(cols)};
+  q.scales = Tensor::empty(scale_dtype(format), scales);
+  if (format.global_scale) q.global_scale = Tensor::empty(DType::kF32, {1});
+  return q;
+}
+
+}  // namespace halftone
