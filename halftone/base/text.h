@@ -1,0 +1,17 @@
+// Text for people: sizes, and an order of names in which layers.2 comes before layers.10.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace halftone {
+
+std::string human_bytes(int64_t bytes);     // "1.50 MiB"
+std::string human_seconds(double seconds);  // "850 ms", "12.3 s", "2 min 05 s"
+bool natural_less(std::string_view a, std::string_view b);
+
+// Whether `text` matches a pattern in which * stands for any characters and ? for one.
+bool glob_match(std::string_view pattern, std::string_view text);
+
+}  // namespace halftone

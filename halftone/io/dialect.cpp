@@ -1,0 +1,178 @@
+#include "halftone/io/dialect.h"
+
+#include <functional>
+#include <unordered_map>
+
+#include "halftone/base/error.h"
+#include "halftone/io/json.h"
+#include "halftone/io/quantization_metadata.h"
+
+namespace halftone {
+namespace {
+
+using Tensors = std::span<const TensorEntry* const>;
+
+class Detector {
+ public:
+  Detector(Tensors tensors, const Metadata& metadata, const std::string& file)
+      : tensors_(tensors), metadata_(metadata), file_(file) {
+    for (const TensorEntry* tensor : tensors) by_name_[tensor->name] = tensor;
+  }
+
+  DialectReport detect() {
+    if (halftone() || comfyui() || compressed_tensors() || torchao() || modelopt() || plain()) {
+      return report_;
+    }
+    return {};
+  }
+
+ private:
+  const TensorEntry* find(const std::string& name) const {
+    const auto found = by_name_.find(name);
+    return found == by_name_.end() ? nullptr : found->second;
+  }
+
+  bool found(Dialect dialect, const std::string& evidence) {
+    report_.dialect = dialect;
+    report_.evidence = evidence;
+    return true;
+  }
+
+  // Counts layers by the tensors that end in `suffix`; true if there were any.
+  bool count(
+      std::string_view suffix, Dialect dialect,
+      const std::function<std::string(const TensorEntry&, const std::string& layer)>& format) {
+    for (const TensorEntry* tensor : tensors_) {
+      if (!tensor->name.ends_with(suffix)) continue;
+      const std::string layer = tensor->name.substr(0, tensor->name.size() - suffix.size());
+      const std::string name = format(*tensor, layer);
+      if (name.empty()) continue;
+      ++report_.layers[name];
+      if (report_.evidence.empty()) found(dialect, "tensor " + tensor->name);
+    }
+    return !report_.layers.empty();
+  }
+
+  bool halftone() {
+    const auto marker = metadata_.find(kQuantizationKey);
+    if (marker == metadata_.end()) return false;
+    for (const auto& [name, entry] : parse_quantization_metadata(marker->second, file_)) {
+      ++report_.layers[std::string(entry.format.name)];
+    }
+    return found(Dialect::kHalftone, std::string("metadata ") + kQuantizationKey);
+  }
+
+  bool comfyui() {
+    const auto marker = metadata_.find("_quantization_metadata");
+    if (marker != metadata_.end()) {
+      const nlohmann::json json = parse_json(marker->second, file_);
+      if (json.is_object() && json.contains("layers") && json["layers"].is_object()) {
+        for (const auto& [layer, how] : json["layers"].items()) {
+          const bool named = how.is_object() && how.contains("format") && how["format"].is_string();
+          ++report_.layers[named ? how["format"].get<std::string>() : "unnamed"];
+        }
+      }
+      return found(Dialect::kComfyUI, "metadata _quantization_metadata");
+    }
+    if (find("scaled_fp8") != nullptr) {
+      count(".scale_weight", Dialect::kComfyUI,
+            [](const auto&, const auto&) { return "float8_e4m3fn"; });
+      return found(Dialect::kComfyUI, "tensor scaled_fp8");
+    }
+    return count(".comfy_quant", Dialect::kComfyUI,
+                 [&](const TensorEntry&, const std::string& layer) {
+                   return format_by_parts(layer + ".weight");
+                 });
+  }
+
+  bool compressed_tensors() {
+    return count(".weight_packed", Dialect::kCompressedTensors,
+                 [&](const TensorEntry&, const std::string& layer) {
+                   return find(layer + ".weight_global_scale") != nullptr ? "nvfp4" : "packed";
+                 });
+  }
+
+  bool torchao() {
+    return count("_weight_qdata", Dialect::kTorchao,
+                 [&](const TensorEntry& codes, const std::string& layer) -> std::string {
+                   if (find(layer + "_weight_per_tensor_scale") != nullptr) return "nvfp4";
+                   const TensorEntry* scale = find(layer + "_weight_scale");
+                   return scale != nullptr && scale->dtype == DType::kF8E8M0 ? "mxfp8"
+                          : codes.dtype == DType::kF8E4M3                    ? "fp8"
+                                                                             : "quantized";
+                 });
+  }
+
+  bool modelopt() {
+    return count(".weight_scale", Dialect::kModelOpt,
+                 [&](const TensorEntry&, const std::string& layer) {
+                   return format_by_parts(layer + ".weight");
+                 });
+  }
+
+  // FP8, MXFP8 or NVFP4, from the dtypes of a weight and its scales.
+  std::string format_by_parts(const std::string& weight) const {
+    const TensorEntry* codes = find(weight);
+    const TensorEntry* scale = find(weight + "_scale");
+    if (codes == nullptr || bits_of(codes->dtype) > 8) return {};
+    if (find(weight + "_scale_2") != nullptr) return "nvfp4";
+    if (scale != nullptr && (scale->dtype == DType::kU8 || scale->dtype == DType::kF8E8M0)) {
+      return "mxfp8";
+    }
+    if (codes->dtype == DType::kF8E5M2) return "fp8-e5m2";
+    return "fp8";
+  }
+
+  bool plain() {
+    for (const TensorEntry* tensor : tensors_) {
+      const bool fp8 = tensor->dtype == DType::kF8E4M3 || tensor->dtype == DType::kF8E5M2;
+      if (fp8 && tensor->shape.rank() == 2) {
+        ++report_.layers[tensor->dtype == DType::kF8E4M3 ? "fp8" : "fp8-e5m2"];
+        if (report_.evidence.empty()) found(Dialect::kPlainFp8, "tensor " + tensor->name);
+      }
+    }
+    if (!report_.layers.empty()) return true;
+    for (const TensorEntry* tensor : tensors_) {
+      const bool low = tensor->dtype == DType::kF4 || tensor->dtype == DType::kF8E8M0 ||
+                       tensor->dtype == DType::kF6E2M3 || tensor->dtype == DType::kF6E3M2;
+      if (low) return found(Dialect::kUnknown, "tensor " + tensor->name);
+    }
+    return false;
+  }
+
+  Tensors tensors_;
+  const Metadata& metadata_;
+  const std::string& file_;
+  std::unordered_map<std::string_view, const TensorEntry*> by_name_;
+  DialectReport report_;
+};
+
+}  // namespace
+
+std::string_view to_string(Dialect dialect) {
+  switch (dialect) {
+    case Dialect::kNone:
+      return "none";
+    case Dialect::kHalftone:
+      return "halftone";
+    case Dialect::kComfyUI:
+      return "comfyui";
+    case Dialect::kCompressedTensors:
+      return "compressed-tensors";
+    case Dialect::kTorchao:
+      return "torchao";
+    case Dialect::kModelOpt:
+      return "modelopt";
+    case Dialect::kPlainFp8:
+      return "plain-fp8";
+    case Dialect::kUnknown:
+      return "unknown";
+  }
+  return "";
+}
+
+DialectReport detect_dialect(Tensors tensors, const Metadata& metadata, const std::string& file) {
+  return Detector(tensors, metadata, file).detect();
+}
+
+}  // namespace halftone

@@ -1,0 +1,48 @@
+#include "halftone/io/json.h"
+
+#include <unordered_set>
+#include <vector>
+
+#include "halftone/base/error.h"
+#include "halftone/tensor/storage.h"
+
+namespace halftone {
+namespace {
+constexpr int kMaxDepth = 64;
+}
+
+nlohmann::json parse_json(std::string_view text, const std::string& where) {
+  using nlohmann::json;
+  std::vector<std::unordered_set<std::string>> keys;  // of each object that is open
+  const json::parser_callback_t check = [&](int depth, json::parse_event_t event, json& parsed) {
+    if (depth > kMaxDepth) {
+      throw Error(ErrorCode::kInvalidInput, where, "JSON nested more than {} deep", kMaxDepth);
+    }
+    if (event == json::parse_event_t::object_start) keys.emplace_back();
+    if (event == json::parse_event_t::object_end) keys.pop_back();
+    if (event == json::parse_event_t::key) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      if (!keys.back().insert(key).second) {
+        throw Error(ErrorCode::kInvalidInput, where, "duplicate key '{}'", printable(key));
+      }
+    }
+    return true;
+  };
+  try {
+    return json::parse(text, check);
+  } catch (const json::parse_error& error) {
+    throw Error(ErrorCode::kInvalidInput, where, "bad JSON at byte {}", error.byte);
+  }
+}
+
+nlohmann::json read_json_file(const std::filesystem::path& path, int64_t max_bytes) {
+  const auto storage = Storage::map_file(path);
+  const auto bytes = storage->bytes();
+  if (static_cast<int64_t>(bytes.size()) > max_bytes) {
+    throw Error(ErrorCode::kInvalidInput, path.string(), "{} bytes are too many for this file",
+                bytes.size());
+  }
+  return parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path.string());
+}
+
+}  // namespace halftone

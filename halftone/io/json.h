@@ -1,0 +1,17 @@
+// JSON from outside, read strictly: no duplicate keys, bounded depth, errors on one line.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace halftone {
+
+// `where` names the source in errors.
+nlohmann::json parse_json(std::string_view text, const std::string& where);
+
+// A JSON file of at most max_bytes.
+nlohmann::json read_json_file(const std::filesystem::path& path, int64_t max_bytes = 16 << 20);
+
+}  // namespace halftone

@@ -1,0 +1,137 @@
+#include "halftone/io/quantization_metadata.h"
+
+#include "halftone/base/error.h"
+#include "halftone/io/json.h"
+
+namespace halftone {
+namespace {
+
+constexpr int kVersion = 1;
+
+[[noreturn]] void fail(const std::string& where, const std::string& tensor,
+                       const std::string& reason) {
+  throw Error(ErrorCode::kInvalidInput, where, "tensor '{}': {}", printable(tensor), reason);
+}
+
+ExponentRounding parse_rounding(const std::string& text, const std::string& where,
+                                const std::string& tensor) {
+  for (const auto rounding : {ExponentRounding::kFloor, ExponentRounding::kCeil,
+                              ExponentRounding::kEven, ExponentRounding::kRCeil}) {
+    if (text == to_string(rounding)) return rounding;
+  }
+  fail(where, tensor, "unknown scale_rounding '" + printable(text) + "'");
+}
+
+Shape parse_shape(const nlohmann::json& json, const std::string& where, const std::string& tensor) {
+  const bool pair = json.is_array() && json.size() == 2 && json[0].is_number_unsigned() &&
+                    json[1].is_number_unsigned();
+  constexpr uint64_t kMost = uint64_t{1} << 40;
+  if (!pair || json[0].get<uint64_t>() > kMost || json[1].get<uint64_t>() > kMost) {
+    fail(where, tensor, "'shape' is not [rows, columns]");
+  }
+  const Shape shape{json[0].get<int64_t>(), json[1].get<int64_t>()};
+  if (!shape.checked_bytes(DType::kF32)) fail(where, tensor, "'shape' overflows");
+  return shape;
+}
+
+QuantizedEntry parse_entry(const nlohmann::json& json, const std::string& where,
+                           const std::string& tensor) {
+  const auto text = [&](const char* field) {
+    if (!json.contains(field) || !json[field].is_string()) {
+      fail(where, tensor, fmt::format("'{}' is not a string", field));
+    }
+    return json[field].get<std::string>();
+  };
+  if (!json.is_object()) fail(where, tensor, "is not described by an object");
+  const std::string name = text("format");
+  const auto found = find_format(name);
+  if (!found || !found->quantized())
+    fail(where, tensor, "unknown format '" + printable(name) + "'");
+  QuantizedEntry entry{*found, parse_shape(json.value("shape", nlohmann::json()), where, tensor)};
+  Format& format = entry.format;
+  if (text("rounding") != "nearest-even") fail(where, tensor, "unknown 'rounding'");
+  if (format.span == ScaleSpan::kBlock) {
+    if (json.value("block", nlohmann::json()) != nlohmann::json(format.block)) {
+      fail(where, tensor, fmt::format("'block' is not {}", format.block));
+    }
+    if (text("scale_layout") != "linear") fail(where, tensor, "unknown 'scale_layout'");
+  }
+  if (format.scale == ScaleType::kE8M0) {
+    format.rounding = parse_rounding(text("scale_rounding"), where, tensor);
+  }
+  if (format.element == ElementType::kE2M1) {
+    if (text("order") != "low-nibble-first") fail(where, tensor, "unknown 'order'");
+    const auto clamp = json.value("min_block_scale", nlohmann::json());
+    if (!clamp.is_number()) fail(where, tensor, "'min_block_scale' is not a number");
+    format.min_block_scale = clamp.get<float>();
+    format.four_over_six = json.value("four_over_six", nlohmann::json()) == nlohmann::json(true);
+    if (json.value("tile_rows", nlohmann::json()) == nlohmann::json(16)) format.tile_rows = 16;
+  }
+  if (const std::string why = why_invalid(format); !why.empty()) fail(where, tensor, why);
+  return entry;
+}
+
+}  // namespace
+
+std::string scale_name(std::string_view tensor) { return std::string(tensor) + "_scale"; }
+std::string global_scale_name(std::string_view tensor) { return std::string(tensor) + "_scale_2"; }
+
+std::string to_json(const QuantizationMetadata& metadata) {
+  nlohmann::json tensors = nlohmann::json::object();
+  for (const auto& [name, entry] : metadata) {
+    const Format& f = entry.format;
+    nlohmann::json json = {{"format", f.name},
+                           {"shape", entry.shape.dims()},
+                           {"scale", f.span == ScaleSpan::kRow ? "channel" : to_string(f.span)},
+                           {"rounding", "nearest-even"}};
+    if (f.span == ScaleSpan::kBlock) json.update({{"block", f.block}, {"scale_layout", "linear"}});
+    if (f.scale == ScaleType::kE8M0) json["scale_rounding"] = to_string(f.rounding);
+    if (f.element == ElementType::kE2M1) {
+      json.update({{"order", "low-nibble-first"},
+                   {"min_block_scale", f.min_block_scale},
+                   {"four_over_six", f.four_over_six},
+                   {"tile_rows", f.tile_rows}});
+    }
+    tensors[name] = std::move(json);
+  }
+  return nlohmann::json{{"version", kVersion}, {"tensors", std::move(tensors)}}.dump();
+}
+
+QuantizationMetadata parse_quantization_metadata(std::string_view text, const std::string& where) {
+  const nlohmann::json json = parse_json(text, where);
+  if (!json.is_object() || json.value("version", nlohmann::json()) != nlohmann::json(kVersion)) {
+    throw Error(ErrorCode::kUnsupported, where, "{} is not of version {}", kQuantizationKey,
+                kVersion);
+  }
+  if (!json.contains("tensors") || !json["tensors"].is_object()) {
+    throw Error(ErrorCode::kInvalidInput, where, "{} has no object 'tensors'", kQuantizationKey);
+  }
+  QuantizationMetadata metadata;
+  for (const auto& [name, entry] : json["tensors"].items()) {
+    metadata.emplace(name, parse_entry(entry, where, name));
+  }
+  return metadata;
+}
+
+QuantizedTensor load_quantized(const Checkpoint& checkpoint, const std::string& name,
+                               const QuantizedEntry& entry) {
+  const auto part = [&](const std::string& tensor, DType dtype, const Shape& shape) {
+    Tensor found = checkpoint.tensor(tensor);
+    if (found.dtype() != dtype || !(found.shape() == shape)) {
+      fail(checkpoint.path().string(), tensor,
+           fmt::format("is {} {}, but {} takes {} {}", name_of(found.dtype()), found.shape(),
+                       entry.format.name, name_of(dtype), shape));
+    }
+    return found;
+  };
+  const Format& f = entry.format;
+  const int64_t rows = entry.shape[0], cols = entry.shape[1];
+  QuantizedTensor q{f, entry.shape, 1, {}, {}, {}};
+  q.codes = part(name, code_dtype(f), {rows, f.code_bytes(cols)});
+  q.scales = part(scale_name(name), scale_dtype(f),
+                  f.span == ScaleSpan::kTensor ? Shape{1} : Shape{rows, f.scales_per_row(cols)});
+  if (f.global_scale) q.global_scale = part(global_scale_name(name), DType::kF32, {1});
+  return q;
+}
+
+}  // namespace halftone

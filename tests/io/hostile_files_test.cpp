@@ -1,0 +1,257 @@
+// Files made to break a reader: each must be refused with a line that names file, tensor, reason.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "halftone/io/checkpoint.h"
+#include "halftone/io/json.h"
+#include "halftone/io/safetensors_writer.h"
+#include "tests/support/errors.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tensors.h"
+
+namespace halftone {
+namespace {
+
+using test::error_of;
+using test::TempDir;
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string file_with(const std::string& json, size_t data_bytes) {
+  std::string content;
+  for (int i = 0; i < 8; ++i) content += static_cast<char>(json.size() >> (8 * i) & 0xFF);
+  return content + json + std::string(data_bytes, 'x');
+}
+
+std::string parse_error(const std::string& content) {
+  return error_of(
+      [&] { parse_safetensors_header(std::as_bytes(std::span(content)), "f.safetensors"); });
+}
+std::string parse_error(const std::string& json, size_t data_bytes) {
+  return parse_error(file_with(json, data_bytes));
+}
+
+TEST(HostileHeader, AcceptsWhatIsRight) {
+  EXPECT_EQ(parse_error("{}", 0), "(no error)");
+  EXPECT_EQ(parse_error("{}      ", 0), "(no error)");  // padding
+  EXPECT_EQ(
+      parse_error(
+          R"({"a":{"dtype":"U8","shape":[],"data_offsets":[0,1],"extra":{"x":[1,{"y":2}]}}})", 1),
+      "(no error)");  // fields of later versions are passed over
+}
+
+TEST(HostileHeader, LengthBeyondTheFile) {
+  EXPECT_THAT(parse_error(""), HasSubstr("f.safetensors: 0 bytes are too few"));
+  EXPECT_THAT(parse_error("1234567"), HasSubstr("too few"));
+  EXPECT_THAT(parse_error(std::string(8, '\xff')), HasSubstr("beyond the file"));
+  EXPECT_THAT(parse_error(std::string("\x03\0\0\0\0\0\0\0{}", 10)), HasSubstr("beyond the file"));
+}
+
+TEST(HostileHeader, BadJson) {
+  for (const char* json : {"", "{", "[]", "null", "{\"a\"}", "{\"a\":}", "{\"a\":1}", "{}x", "\xff",
+                           R"({"a":{"dtype":"U8"})", R"({"a":[]})", "{'a':1}"}) {
+    EXPECT_THAT(parse_error(json, 0), HasSubstr("f.safetensors: ")) << json;
+    EXPECT_NE(parse_error(json, 0), "(no error)") << json;
+  }
+  const std::string deep(100000, '[');
+  EXPECT_NE(parse_error("{\"a\":{\"extra\":" + deep, 0), "(no error)");
+}
+
+TEST(HostileHeader, DuplicateKeys) {
+  const std::string a = R"("a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]})";
+  EXPECT_THAT(parse_error("{" + a + "," + a + "}", 1), HasSubstr("duplicate key 'a'"));
+  EXPECT_THAT(
+      parse_error(R"({"a":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1),
+      AllOf(HasSubstr("tensor 'a'"), HasSubstr("duplicate key 'dtype'")));
+  EXPECT_THAT(parse_error(R"({"__metadata__":{"k":"1","k":"2"}})", 0),
+              HasSubstr("duplicate metadata key 'k'"));
+}
+
+TEST(HostileHeader, MissingOrWrongFields) {
+  const auto entry = [](const std::string& fields) {
+    return parse_error("{\"a\":{" + fields + "}}", 1);
+  };
+  EXPECT_THAT(entry(R"("shape":[1],"data_offsets":[0,1])"), HasSubstr("tensor 'a': has no dtype"));
+  EXPECT_THAT(entry(R"("dtype":"U8","data_offsets":[0,1])"), HasSubstr("tensor 'a': has no shape"));
+  EXPECT_THAT(entry(R"("dtype":"U8","shape":[1])"), HasSubstr("tensor 'a': has no data_offsets"));
+  EXPECT_THAT(entry(R"("dtype":"U8","shape":[1],"data_offsets":[0])"), HasSubstr("data_offsets"));
+  EXPECT_THAT(entry(R"("dtype":"U8","shape":[1],"data_offsets":[0,1,2])"),
+              HasSubstr("data_offsets"));
+  EXPECT_THAT(entry(R"("dtype":"F7","shape":[1],"data_offsets":[0,1])"),
+              HasSubstr("unknown dtype 'F7'"));
+  EXPECT_THAT(entry(R"("dtype":8,"shape":[1],"data_offsets":[0,1])"), HasSubstr("tensor 'a'"));
+  EXPECT_THAT(entry(R"("dtype":"U8","shape":[-1],"data_offsets":[0,1])"), HasSubstr("negative"));
+  EXPECT_THAT(entry(R"("dtype":"U8","shape":[1.0],"data_offsets":[0,1])"), HasSubstr("fraction"));
+  EXPECT_THAT(entry(R"("dtype":"U8","shape":["1"],"data_offsets":[0,1])"), HasSubstr("a string"));
+  EXPECT_THAT(entry(R"("dtype":"U8","shape":{},"data_offsets":[0,1])"), HasSubstr("an object"));
+  EXPECT_THAT(entry(R"("dtype":"U8","shape":[[1]],"data_offsets":[0,1])"), HasSubstr("an array"));
+  EXPECT_THAT(entry(R"("dtype":"U8","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,1])"),
+              HasSubstr("8 dimensions"));
+  EXPECT_THAT(parse_error(R"({"__metadata__":{"k":1}})", 0),
+              HasSubstr("metadata 'k' is not a string"));
+}
+
+TEST(HostileHeader, SizesAndOffsets) {
+  const auto entry = [](const std::string& dtype, const std::string& shape,
+                        const std::string& offsets, size_t data = 8) {
+    return parse_error(fmt::format(R"({{"a":{{"dtype":"{}","shape":{},"data_offsets":{}}}}})",
+                                   dtype, shape, offsets),
+                       data);
+  };
+  EXPECT_EQ(entry("F32", "[2]", "[0,8]"), "(no error)");
+  EXPECT_THAT(entry("F32", "[3]", "[0,8]"), AllOf(HasSubstr("tensor 'a'"), HasSubstr("takes 12")));
+  EXPECT_THAT(entry("F32", "[4]", "[0,16]"), HasSubstr("outside"));
+  EXPECT_THAT(entry("F32", "[2]", "[8,0]"), HasSubstr("outside"));
+  EXPECT_THAT(entry("F32", "[1]", "[4,8]"), HasSubstr("4 bytes before it belong to no tensor"));
+  EXPECT_THAT(entry("F32", "[1]", "[0,4]"), HasSubstr("4 bytes at the end belong to no tensor"));
+  EXPECT_THAT(entry("F4", "[3]", "[0,2]", 2), HasSubstr("whole bytes"));
+  EXPECT_THAT(entry("F32", "[9223372036854775807,4]", "[0,8]"), HasSubstr("overflows"));
+  EXPECT_THAT(entry("F32", "[4611686018427387904]", "[0,8]"), HasSubstr("overflows"));
+  EXPECT_THAT(entry("F32", "[4294967296,4294967296]", "[0,8]"), HasSubstr("overflows"));
+  EXPECT_THAT(entry("F32", "[18446744073709551615]", "[0,8]"), HasSubstr("too large"));
+  EXPECT_THAT(entry("F32", "[2]", "[0,18446744073709551615]"), HasSubstr("too large"));
+  EXPECT_THAT(entry("F32", "[2]", "[9223372036854775807,9223372036854775807]"),
+              HasSubstr("outside"));
+}
+
+TEST(HostileHeader, OverlappingTensors) {
+  EXPECT_THAT(
+      parse_error(
+          R"({"a":{"dtype":"U8","shape":[6],"data_offsets":[0,6]},"b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})",
+          8),
+      AllOf(HasSubstr("tensor 'b'"), HasSubstr("overlap those of tensor 'a'")));
+  EXPECT_THAT(
+      parse_error(
+          R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"b":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}})",
+          8),
+      HasSubstr("overlap"));
+}
+
+TEST(HostileHeader, NamesThatWouldBreakTheTerminal) {
+  EXPECT_THAT(parse_error(R"({"a\n\u001b[2J":{"dtype":"U8","shape":[2],"data_offsets":[0,1]}})", 1),
+              HasSubstr("tensor 'a\\x0a\\x1b[2J'"));
+}
+
+TEST(HostileFile, TruncatedAnywhereIsRefused) {
+  const TempDir dir;
+  write_safetensors(
+      dir / "x.safetensors",
+      {{"a", test::f32_tensor({3}, {1, 2, 3})}, {"b", Tensor::zeros(DType::kU8, {5})}},
+      {{"k", "v"}});
+  const std::string whole = test::read_file(dir / "x.safetensors");
+  for (size_t size = 0; size < whole.size(); ++size) {
+    const std::string message = parse_error(whole.substr(0, size));
+    ASSERT_THAT(message, HasSubstr("f.safetensors: ")) << size;
+  }
+  EXPECT_EQ(parse_error(whole), "(no error)");
+  EXPECT_NE(parse_error(whole + "x"), "(no error)");
+}
+
+TEST(HostileFile, EveryFlippedByteOfTheHeaderIsSurvived) {
+  const TempDir dir;
+  write_safetensors(dir / "x.safetensors", {{"a", test::f32_tensor({3}, {1, 2, 3})}}, {{"k", "v"}});
+  const std::string whole = test::read_file(dir / "x.safetensors");
+  for (size_t i = 0; i < whole.size() - 12; ++i) {
+    for (const int change : {1, 0x20, 0x80, 0xFF}) {
+      std::string bad = whole;
+      bad[i] = static_cast<char>(bad[i] ^ change);
+      parse_error(bad);  // an Error or none, but nothing else
+    }
+  }
+}
+
+// ---- folders with an index ----------------------------------------------------------------------
+
+class ShardedFolder : public testing::Test {
+ protected:
+  void SetUp() override {
+    write_safetensors(dir_ / "m-00001.safetensors", {{"layers.2.w", test::f32_tensor({1}, {2})},
+                                                     {"layers.10.w", test::f32_tensor({1}, {10})}});
+    write_safetensors(dir_ / "m-00002.safetensors", {{"norm.w", test::f32_tensor({1}, {3})}},
+                      {{"k", "v"}});
+  }
+  void write_index(const std::string& weight_map) {
+    test::write_file(dir_ / "m.safetensors.index.json",
+                     R"({"metadata":{"total_size":12},"weight_map":)" + weight_map + "}");
+  }
+  std::string open_error() {
+    return error_of([&] { Checkpoint::open(dir_.path()); });
+  }
+  static constexpr const char* kGood =
+      R"({"layers.2.w":"m-00001.safetensors","layers.10.w":"m-00001.safetensors","norm.w":"m-00002.safetensors"})";
+  TempDir dir_;
+};
+
+TEST_F(ShardedFolder, OpensAllShardsInNaturalOrder) {
+  write_index(kGood);
+  const auto checkpoint = Checkpoint::open(dir_.path());
+  ASSERT_EQ(checkpoint.items().size(), 3u);
+  EXPECT_EQ(checkpoint.items()[0].entry->name, "layers.2.w");
+  EXPECT_EQ(checkpoint.items()[1].entry->name, "layers.10.w");
+  EXPECT_EQ(checkpoint.tensor("layers.10.w").as<float>()[0], 10.0f);
+  EXPECT_EQ(checkpoint.tensor_bytes(), 12);
+  EXPECT_EQ(checkpoint.metadata().at("k"), "v");
+  EXPECT_TRUE(checkpoint.unindexed().empty());
+  EXPECT_EQ(Checkpoint::open(dir_ / "m.safetensors.index.json").items().size(), 3u);
+  EXPECT_THAT(error_of([&] { checkpoint.tensor("nope"); }), HasSubstr("has no tensor 'nope'"));
+}
+
+TEST_F(ShardedFolder, WrongIndexes) {
+  EXPECT_THAT(open_error(), HasSubstr("0 indexes and 2 .safetensors files"));
+  write_index(R"({"a":"missing.safetensors"})");
+  EXPECT_THAT(open_error(), AllOf(HasSubstr("m.safetensors.index.json"), HasSubstr("tensor 'a'"),
+                                  HasSubstr("shard 'missing.safetensors' is missing")));
+  write_index(R"({"a":"m-00001.safetensors"})");
+  EXPECT_THAT(open_error(), HasSubstr("tensor 'a' is not in shard 'm-00001.safetensors'"));
+  for (const char* outside : {"../m-00001.safetensors", "/etc/passwd", "x/../../y", ""}) {
+    write_index(fmt::format(R"({{"a":"{}"}})", outside));
+    EXPECT_THAT(open_error(), HasSubstr("outside the folder")) << outside;
+  }
+  write_index(R"({"a":1})");
+  EXPECT_THAT(open_error(), HasSubstr("tensor 'a': its shard is not a name"));
+  write_index(R"({"a":"m-00001.safetensors","a":"m-00002.safetensors"})");
+  EXPECT_THAT(open_error(), HasSubstr("duplicate key 'a'"));
+  write_index("[]");
+  EXPECT_THAT(open_error(), HasSubstr("weight_map"));
+  write_index("{");
+  EXPECT_THAT(open_error(), HasSubstr("bad JSON"));
+}
+
+TEST_F(ShardedFolder, TensorsThatTheIndexForgotAreListed) {
+  write_index(R"({"layers.2.w":"m-00001.safetensors"})");
+  const auto checkpoint = Checkpoint::open(dir_.path());
+  EXPECT_THAT(checkpoint.unindexed(), testing::ElementsAre("layers.10.w"));
+}
+
+TEST_F(ShardedFolder, ABrokenShardIsNamed) {
+  write_index(kGood);
+  test::write_file(dir_ / "m-00002.safetensors", "garbage!garbage!");
+  EXPECT_THAT(open_error(), HasSubstr("m-00002.safetensors: header length"));
+}
+
+TEST(Checkpoint, SingleFilesAndEmptyFolders) {
+  const TempDir dir;
+  EXPECT_THAT(error_of([&] { Checkpoint::open(dir.path()); }),
+              HasSubstr("holds no .safetensors file"));
+  EXPECT_FALSE(Checkpoint::is_checkpoint_folder(dir.path()));
+  EXPECT_THAT(error_of([&] { Checkpoint::open(dir / "x.safetensors"); }),
+              HasSubstr("no such file"));
+  write_safetensors(dir / "x.safetensors", {{"a", test::f32_tensor({1}, {2})}});
+  EXPECT_EQ(Checkpoint::open(dir.path()).items().size(), 1u);
+  EXPECT_EQ(Checkpoint::open(dir / "x.safetensors").items().size(), 1u);
+  EXPECT_TRUE(Checkpoint::is_checkpoint_folder(dir.path()));
+}
+
+TEST(Json, IsReadStrictly) {
+  EXPECT_EQ(parse_json(R"({"a":[1,2]})", "f")["a"][1], 2);
+  EXPECT_EQ(error_of([] { parse_json(R"({"a":1,"a":2})", "f.json"); }),
+            "f.json: duplicate key 'a'");
+  EXPECT_EQ(error_of([] { parse_json(R"([{"a":1},{"a":2}])", "f"); }), "(no error)");
+  EXPECT_THAT(error_of([] { parse_json("{]", "f.json"); }),
+              HasSubstr("f.json: bad JSON at byte 2"));
+  EXPECT_THAT(error_of([] { parse_json(std::string(1000, '[') + std::string(1000, ']'), "f"); }),
+              HasSubstr("deep"));
+}
+
+}  // namespace
+}  // namespace halftone

@@ -1,0 +1,95 @@
+#include "halftone/io/quantization_metadata.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "halftone/io/safetensors_writer.h"
+#include "tests/support/errors.h"
+#include "tests/support/temp_dir.h"
+
+namespace halftone {
+namespace {
+
+using test::error_of;
+using testing::HasSubstr;
+
+TEST(QuantizationMetadata, EveryFormatAndOptionRoundTrips) {
+  QuantizationMetadata metadata;
+  int i = 0;
+  for (const Format& format : all_formats()) {
+    if (format.quantized()) metadata[fmt::format("layer.{}.weight", i++)] = {format, {4, 64}};
+  }
+  Format floor = formats::mxfp8, clamp = formats::nvfp4, tiles = formats::nvfp4,
+         better = formats::nvfp4;
+  floor.rounding = ExponentRounding::kFloor;
+  clamp.min_block_scale = 0x1p-6f;
+  tiles.tile_rows = 16;
+  better.four_over_six = true;
+  for (const Format& f : {floor, clamp, tiles, better})
+    metadata[fmt::format("x.{}", i++)] = {f, {1, 33}};
+  const auto parsed = parse_quantization_metadata(to_json(metadata), "f");
+  ASSERT_EQ(parsed.size(), metadata.size());
+  for (const auto& [name, entry] : metadata) {
+    EXPECT_EQ(parsed.at(name).format, entry.format) << name;
+    EXPECT_EQ(parsed.at(name).shape, entry.shape) << name;
+  }
+}
+
+TEST(QuantizationMetadata, WhatDoesNotFitIsNamed) {
+  const auto parse = [](const std::string& entry) {
+    return error_of([&] {
+      parse_quantization_metadata(R"({"version":1,"tensors":{"a.weight":)" + entry + "}}", "f");
+    });
+  };
+  EXPECT_EQ(parse(R"({"format":"fp8","shape":[2,3],"rounding":"nearest-even"})"), "(no error)");
+  EXPECT_EQ(parse(R"({"format":"fp9","shape":[2,3],"rounding":"nearest-even"})"),
+            "f: tensor 'a.weight': unknown format 'fp9'");
+  EXPECT_THAT(parse(R"({"format":"bf16","shape":[2,3],"rounding":"nearest-even"})"),
+              HasSubstr("unknown format"));
+  EXPECT_THAT(parse(R"({"format":"fp8","rounding":"nearest-even"})"), HasSubstr("'shape'"));
+  EXPECT_THAT(parse(R"({"format":"fp8","shape":[2],"rounding":"nearest-even"})"),
+              HasSubstr("'shape'"));
+  EXPECT_THAT(
+      parse(R"({"format":"fp8","shape":[1099511627776,1099511627776],"rounding":"nearest-even"})"),
+      HasSubstr("overflows"));
+  EXPECT_THAT(parse(R"({"format":"fp8","shape":[2,3]})"), HasSubstr("'rounding'"));
+  EXPECT_THAT(
+      parse(
+          R"({"format":"mxfp8","shape":[2,3],"rounding":"nearest-even","block":16,"scale_layout":"linear","scale_rounding":"rceil"})"),
+      HasSubstr("'block' is not 32"));
+  EXPECT_THAT(
+      parse(
+          R"({"format":"mxfp8","shape":[2,3],"rounding":"nearest-even","block":32,"scale_layout":"linear","scale_rounding":"up"})"),
+      HasSubstr("scale_rounding"));
+  EXPECT_THAT(
+      parse(
+          R"({"format":"nvfp4","shape":[2,3],"rounding":"nearest-even","block":16,"scale_layout":"linear","order":"high-nibble-first"})"),
+      HasSubstr("'order'"));
+  EXPECT_THAT(parse("7"), HasSubstr("a.weight"));
+  EXPECT_THAT(error_of([] { parse_quantization_metadata(R"({"version":2,"tensors":{}})", "f"); }),
+              HasSubstr("version 1"));
+  EXPECT_THAT(error_of([] { parse_quantization_metadata(R"({"version":1})", "f"); }),
+              HasSubstr("tensors"));
+}
+
+TEST(QuantizationMetadata, LoadsViewsAndRefusesMisshapenParts) {
+  const test::TempDir dir;
+  auto q = QuantizedTensor::empty(formats::nvfp4, {2, 32});
+  const auto save = [&](const Tensor& scales) {
+    write_safetensors(dir / "x.safetensors",
+                      {{"w", q.codes}, {"w_scale", scales}, {"w_scale_2", q.global_scale}});
+    return Checkpoint::open(dir / "x.safetensors");
+  };
+  const QuantizedEntry entry{formats::nvfp4, {2, 32}};
+  const auto good = save(q.scales);
+  const auto loaded = load_quantized(good, "w", entry);
+  EXPECT_TRUE(loaded.codes.mapped());
+  EXPECT_EQ(loaded.byte_size(), q.byte_size());
+  const auto bad = save(Tensor::zeros(DType::kF8E4M3, {2, 3}));
+  EXPECT_THAT(error_of([&] { load_quantized(bad, "w", entry); }),
+              HasSubstr("tensor 'w_scale': is F8_E4M3 [2, 3], but nvfp4 takes F8_E4M3 [2, 2]"));
+  EXPECT_THAT(error_of([&] { load_quantized(good, "v", entry); }), HasSubstr("has no tensor 'v'"));
+}
+
+}  // namespace
+}  // namespace halftone
