@@ -22,7 +22,7 @@ Tensor activations(Data data) {
   auto x = test::gaussians(100, kM * kK);
   for (int64_t i = 0; i < kM * kK; ++i) {
     if (data == kOutliers && i % kK % (kK / 16) == 7) x[i] *= 30;  // 16 of 3072 channels
-    if (data == kSpikes && test::uniform(102, i) < 1e-4) x[i] *= 300;
+    if (data == kSpikes && test::uniform(1002, i) < 1e-4) x[i] *= 300;
   }
   return test::bf16_tensor({kM, kK}, x);
 }

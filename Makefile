@@ -1,0 +1,37 @@
+# The front door. Every target first makes sure that the Debian packages it needs are there.
+#   make build         the program, at build/halftone (with CUDA where a GPU is present, or CUDA=1)
+#   make test          everything that CI checks
+#   make demo          a checkpoint quantized to every format
+#   make bench         quantize speed beside memcpy
+CUDA ?= $(shell [ -e /dev/nvidia0 ] && command -v nvcc >/dev/null && echo 1 || echo 0)
+PRESET := $(if $(filter 1,$(CUDA)),cuda,release)
+JOBS ?= $(shell nproc)
+
+.PHONY: build test demo bench format clean
+
+build:
+	@tools/setup build
+	cmake --preset $(PRESET) --log-level=WARNING -DHALFTONE_TESTS=OFF -DHALFTONE_BENCH=OFF -B build/program
+	cmake --build build/program -j $(JOBS)
+	@ln -sfn program/bin/halftone build/halftone
+	@echo "built build/halftone"
+
+test:
+	@tools/setup test
+	@tools/test
+
+demo: build
+	@tools/demo
+
+bench:
+	@tools/setup test
+	cmake --preset release --log-level=WARNING
+	cmake --build --preset release -j $(JOBS) --target quantize_bench
+	build/release/bench/quantize_bench
+
+format:
+	@tools/setup test
+	@tools/format
+
+clean:
+	rm -rf build

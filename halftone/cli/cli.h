@@ -1,0 +1,36 @@
+// The command line: `halftone COMMAND ...`. Each command lives in a file of its own and adds
+// itself to the application; main only calls run().
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace halftone::cli {
+
+// What the process looks like from inside a command.
+struct Context {
+  std::function<bool()> interrupted;  // whether Ctrl-C was pressed
+  bool terminal = false;              // whether stderr is a person's terminal
+};
+
+// Exit codes.
+inline constexpr int kDone = 0;
+inline constexpr int kFailed = 1;
+inline constexpr int kUsage = 2;
+inline constexpr int kInterrupted = 130;
+
+void add_info(CLI::App& app, const Context& context);
+void add_inspect(CLI::App& app, const Context& context);
+void add_quantize(CLI::App& app, const Context& context);
+
+// Parses and runs; every Error becomes one line on stderr and an exit code.
+int run(int argc, const char* const* argv, const Context& context);
+
+const char* version();
+
+// One object on one line of stdout. Bytes that are not UTF-8 (in a path, say) are replaced.
+void print_json(const nlohmann::ordered_json& object);
+
+}  // namespace halftone::cli

@@ -1,0 +1,195 @@
+// halftone inspect: what lies in a checkpoint.
+#include <fmt/format.h>
+
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "halftone/base/error.h"
+#include "halftone/base/text.h"
+#include "halftone/cli/cli.h"
+#include "halftone/io/checkpoint.h"
+#include "halftone/io/dialect.h"
+
+namespace halftone::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+// A file or folder of tensors, or one component of a pipeline folder.
+struct Part {
+  std::string name;
+  Checkpoint checkpoint;
+  DialectReport dialect;
+};
+
+Part open_part(const std::string& name, const fs::path& path) {
+  Part part{name, Checkpoint::open(path), {}};
+  std::vector<const TensorEntry*> entries;
+  for (const auto& item : part.checkpoint.items()) entries.push_back(item.entry);
+  part.dialect = detect_dialect(entries, part.checkpoint.metadata(), path.string());
+  return part;
+}
+
+// A pipeline folder keeps its components in folders of their own.
+std::vector<Part> open_parts(const fs::path& path) {
+  std::vector<Part> parts;
+  if (!fs::is_directory(path) || Checkpoint::is_checkpoint_folder(path)) {
+    parts.push_back(open_part("", path));
+    return parts;
+  }
+  std::vector<fs::path> folders;
+  for (const auto& item : fs::directory_iterator(path)) {
+    if (item.is_directory() && Checkpoint::is_checkpoint_folder(item.path())) {
+      folders.push_back(item.path());
+    }
+  }
+  if (folders.empty()) {
+    throw Error(ErrorCode::kNotFound, path.string(),
+                "neither it nor its folders hold a .safetensors file");
+  }
+  std::sort(folders.begin(), folders.end());
+  for (const fs::path& folder : folders) {
+    parts.push_back(open_part(folder.filename().string(), folder));
+  }
+  return parts;
+}
+
+struct Total {
+  int tensors = 0;
+  int64_t bytes = 0;
+};
+
+std::map<std::string, Total> totals_by_dtype(const Checkpoint& checkpoint) {
+  std::map<std::string, Total> totals;
+  for (const auto& item : checkpoint.items()) {
+    Total& total = totals[std::string(name_of(item.entry->dtype))];
+    ++total.tensors;
+    total.bytes += item.entry->byte_size();
+  }
+  return totals;
+}
+
+ordered_json to_json(const Part& part) {
+  const Checkpoint& checkpoint = part.checkpoint;
+  ordered_json out;
+  if (!part.name.empty()) out["component"] = part.name;
+  out["path"] = checkpoint.path().string();
+  out["files"] = ordered_json::array();
+  for (const auto& file : checkpoint.files()) {
+    out["files"].push_back({{"path", file->path().string()}, {"bytes", file->file_size()}});
+  }
+  out["tensor_count"] = checkpoint.items().size();
+  out["tensor_bytes"] = checkpoint.tensor_bytes();
+  out["dtypes"] = ordered_json::object();
+  for (const auto& [dtype, total] : totals_by_dtype(checkpoint)) {
+    out["dtypes"][dtype] = {{"tensors", total.tensors}, {"bytes", total.bytes}};
+  }
+  out["quantization"] = {{"dialect", to_string(part.dialect.dialect)},
+                         {"evidence", part.dialect.evidence},
+                         {"layers", part.dialect.layers}};
+  out["metadata"] = checkpoint.metadata();
+  out["unindexed"] = checkpoint.unindexed();
+  out["tensors"] = ordered_json::array();
+  for (const auto& [file, entry] : checkpoint.items()) {
+    out["tensors"].push_back({{"name", entry->name},
+                              {"dtype", name_of(entry->dtype)},
+                              {"shape", entry->shape.dims()},
+                              {"bytes", entry->byte_size()},
+                              {"file", file->path().filename().string()}});
+  }
+  return out;
+}
+
+void print_summary(const Part& part) {
+  const Checkpoint& checkpoint = part.checkpoint;
+  fmt::print("{}{}\n", part.name.empty() ? "" : part.name + ": ",
+             printable(checkpoint.path().string(), 1000));
+  fmt::print("  {:<12} {} in {} file{}, {}\n", "tensors", checkpoint.items().size(),
+             checkpoint.files().size(), checkpoint.files().size() == 1 ? "" : "s",
+             human_bytes(checkpoint.tensor_bytes()));
+  for (const auto& [dtype, total] : totals_by_dtype(checkpoint)) {
+    fmt::print("  {:<12} {} tensors, {}\n", dtype, total.tensors, human_bytes(total.bytes));
+  }
+  if (part.dialect.dialect != Dialect::kNone) {
+    std::string layers;
+    for (const auto& [format, count] : part.dialect.layers) {
+      layers += fmt::format("{}{} x {}", layers.empty() ? "" : ", ", count, printable(format));
+    }
+    fmt::print("  {:<12} {} ({}): {}\n", "quantized", to_string(part.dialect.dialect),
+               printable(part.dialect.evidence), layers);
+  } else {
+    fmt::print("  {:<12} no\n", "quantized");
+  }
+  for (const auto& [key, value] : checkpoint.metadata()) {
+    fmt::print("  {:<12} {} = {}\n", "metadata", printable(key), printable(value, 120));
+  }
+  for (const std::string& name : checkpoint.unindexed()) {
+    fmt::print("  {:<12} {} lies in a shard, but the index does not name it\n", "warning",
+               printable(name));
+  }
+}
+
+void print_tensors(const Checkpoint& checkpoint) {
+  size_t width = 6;
+  for (const auto& item : checkpoint.items()) {
+    width = std::max(width, printable(item.entry->name).size());
+  }
+  fmt::print("\n  {:<{}}  {:<11}  {:<20}  {:>12}\n", "TENSOR", width, "DTYPE", "SHAPE", "SIZE");
+  for (const auto& item : checkpoint.items()) {
+    const TensorEntry& entry = *item.entry;
+    fmt::print("  {:<{}}  {:<11}  {:<20}  {:>12}\n", printable(entry.name), width,
+               name_of(entry.dtype), entry.shape.str(), human_bytes(entry.byte_size()));
+  }
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, const Context&) {
+  CLI::App* command = app.add_subcommand("inspect", "What lies in a checkpoint");
+  command->footer(
+      "Reads only headers, so it is quick for files of any size. Examples:\n"
+      "  halftone inspect model.safetensors\n"
+      "  halftone inspect --summary Z-Image/          a pipeline folder\n"
+      "  halftone inspect --json transformer/ | jq .quantization");
+  struct Options {
+    std::string path;
+    bool json = false, summary = false;
+  };
+  auto options = std::make_shared<Options>();
+  command
+      ->add_option("path", options->path,
+                   "A .safetensors file, a folder of shards with an index, or a pipeline folder")
+      ->required()
+      ->type_name("FILE|DIR");
+  command->add_flag("--summary", options->summary, "Leave out the list of tensors");
+  command->add_flag("--json", options->json, "Print one JSON object instead of text");
+  command->callback([options] {
+    const auto parts = open_parts(options->path);
+    if (options->json) {
+      ordered_json out;
+      if (parts.size() == 1 && parts[0].name.empty()) {
+        out = to_json(parts[0]);
+      } else {
+        out["path"] = options->path;
+        for (const Part& part : parts) out["components"].push_back(to_json(part));
+      }
+      if (options->summary) {
+        out.erase("tensors");
+        if (out.contains("components")) {
+          for (auto& component : out["components"]) component.erase("tensors");
+        }
+      }
+      print_json(out);
+      return;
+    }
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (i > 0) fmt::print("\n");
+      print_summary(parts[i]);
+      if (!options->summary) print_tensors(parts[i].checkpoint);
+    }
+  });
+}
+
+}  // namespace halftone::cli

@@ -1,0 +1,44 @@
+#include "halftone/cli/progress_bar.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "halftone/base/error.h"
+#include "halftone/base/text.h"
+
+namespace halftone::cli {
+
+ProgressBar::ProgressBar(std::string title, const Context& context, bool quiet)
+    : title_(std::move(title)), context_(context), visible_(context.terminal && !quiet) {}
+
+void ProgressBar::update(const Progress& progress) {
+  if (context_.interrupted && context_.interrupted()) {
+    throw Error(ErrorCode::kCancelled, "", "interrupted; nothing was written");
+  }
+  const auto now = Clock::now();
+  if (!visible_ || now - last_ < std::chrono::milliseconds(100)) return;
+  last_ = now;
+  drawn_ = true;
+  const double share =
+      progress.total > 0 ? static_cast<double>(progress.done) / static_cast<double>(progress.total)
+                         : 0.0;
+  const double elapsed = std::chrono::duration<double>(now - start_).count();
+  constexpr int kWidth = 24;
+  const int filled = static_cast<int>(share * kWidth);
+  const std::string left =
+      share > 0.01 ? human_seconds(elapsed * (1 - share) / share) + " left" : "";
+  const auto speed = static_cast<int64_t>(static_cast<double>(progress.done) / (elapsed + 1e-9));
+  fmt::print(stderr, "\r\x1b[K{} [{}{}] {:3.0f}%  {}/s  {}  {}", title_,
+             std::string(static_cast<size_t>(filled), '#'),
+             std::string(static_cast<size_t>(kWidth - filled), '.'), share * 100,
+             human_bytes(speed), left, printable(progress.item, 40));
+  std::fflush(stderr);
+}
+
+void ProgressBar::clear() {
+  if (drawn_) fmt::print(stderr, "\r\x1b[K");
+  drawn_ = false;
+}
+
+}  // namespace halftone::cli

@@ -1,0 +1,158 @@
+// halftone quantize: the weights of one file, in another format.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "halftone/base/error.h"
+#include "halftone/base/text.h"
+#include "halftone/base/threads.h"
+#include "halftone/cli/cli.h"
+#include "halftone/cli/progress_bar.h"
+#include "halftone/quantize/quantize_file.h"
+
+namespace halftone::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct Options {
+  std::string input, output, format;
+  std::vector<std::string> include, exclude;
+  int threads = 0;
+  bool json = false;
+};
+
+const std::vector<std::string> kFormats = {"fp8", "fp8-tensor", "mxfp8", "nvfp4"};
+
+double ratio(int64_t after, int64_t before) {
+  return before == 0 ? 1.0 : static_cast<double>(after) / static_cast<double>(before);
+}
+
+ordered_json to_json(const FileQuantizeReport& report, const Options& options, double seconds) {
+  ordered_json out;
+  out["input"] = options.input;
+  out["output"] = options.output;
+  out["format"] = options.format;
+  out["seconds"] = seconds;
+  out["file_bytes"] = {{"before", report.file_bytes_before}, {"after", report.file_bytes_after}};
+  out["converted_bytes"] = {{"before", report.converted_bytes_before()},
+                            {"after", report.converted_bytes_after()}};
+  out["relative_error"] = {{"mean", report.mean_error()},
+                           {"worst", report.worst()->relative_error},
+                           {"worst_tensor", report.worst()->name}};
+  out["copied"] = {{"tensors", report.copied}, {"bytes", report.copied_bytes}};
+  out["converted"] = ordered_json::array();
+  for (const auto& tensor : report.converted) {
+    out["converted"].push_back({{"name", tensor.name},
+                                {"shape", tensor.shape.dims()},
+                                {"bytes_before", tensor.bytes_before},
+                                {"bytes_after", tensor.bytes_after},
+                                {"relative_error", tensor.relative_error}});
+  }
+  out["kept"] = ordered_json::array();
+  for (const auto& tensor : report.kept) {
+    out["kept"].push_back({{"name", tensor.name}, {"reason", tensor.reason}});
+  }
+  out["unmatched_patterns"] = report.unmatched_patterns;
+  return out;
+}
+
+void print_row(const std::string& what, size_t tensors, int64_t before, int64_t after,
+               const std::string& errors) {
+  fmt::print("  {:<18} {:>7} {:>12} {:>12} {:>6.3f}{}\n", what, tensors, human_bytes(before),
+             human_bytes(after), ratio(after, before), errors);
+}
+
+void print_text(const FileQuantizeReport& report, const Options& options, double seconds) {
+  fmt::print("{} -> {} in {}\n", printable(options.input, 1000), printable(options.output, 1000),
+             human_seconds(seconds));
+  fmt::print("  {:<18} {:>7} {:>12} {:>12} {:>6} {:>11} {:>11}\n", "", "TENSORS", "BEFORE", "AFTER",
+             "RATIO", "ERROR MEAN", "WORST");
+  const auto& worst = *report.worst();
+  print_row(options.format + " weights", report.converted.size(), report.converted_bytes_before(),
+            report.converted_bytes_after(),
+            fmt::format(" {:>11.3e} {:>11.3e}  {}", report.mean_error(), worst.relative_error,
+                        printable(worst.name)));
+  print_row("copied", static_cast<size_t>(report.copied), report.copied_bytes, report.copied_bytes,
+            "");
+  print_row("file", report.converted.size() + static_cast<size_t>(report.copied),
+            report.file_bytes_before, report.file_bytes_after, "");
+  constexpr size_t kMostListed = 20;
+  if (!report.kept.empty()) fmt::print("  weights kept as they were:\n");
+  for (size_t i = 0; i < std::min(kMostListed, report.kept.size()); ++i) {
+    fmt::print("    {}: {}\n", printable(report.kept[i].name), report.kept[i].reason);
+  }
+  if (report.kept.size() > kMostListed) {
+    fmt::print("    and {} more (--json lists all)\n", report.kept.size() - kMostListed);
+  }
+}
+
+void run_quantize(const Options& options, const Context& context) {
+  FileQuantizeOptions how{*find_format(options.format), options.include, options.exclude};
+  const Stream stream{options.threads > 0 ? options.threads : hardware_threads()};
+  ProgressBar bar("quantizing", context, options.json);
+  const auto start = std::chrono::steady_clock::now();
+  const auto report = quantize_file(options.input, options.output, how, cpu_kernels(), stream,
+                                    [&](const Progress& progress) { bar.update(progress); });
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  bar.clear();
+  for (const std::string& pattern : report.unmatched_patterns) {
+    fmt::print(stderr, "halftone quantize: warning: pattern '{}' matches no 2-D *.weight\n",
+               printable(pattern));
+  }
+  if (options.json) {
+    print_json(to_json(report, options, seconds));
+  } else {
+    print_text(report, options, seconds);
+  }
+}
+
+}  // namespace
+
+void add_quantize(CLI::App& app, const Context& context) {
+  CLI::App* command = app.add_subcommand("quantize", "Write the weights of a file in 8 or 4 bits");
+  command->footer(
+      "Every 2-D tensor called *.weight is converted; everything else is copied.\n"
+      "Formats:\n"
+      "  fp8         E4M3, a float scale per output channel        8 bits a weight\n"
+      "  fp8-tensor  E4M3, one float scale per tensor              8 bits\n"
+      "  mxfp8       E4M3, a power-of-two scale per 32 weights     8.25 bits\n"
+      "  nvfp4       E2M1, an E4M3 scale per 16 weights under one\n"
+      "              float scale per tensor                        4.5 bits\n"
+      "The relative error printed is |x - quantized x| / |x| per tensor. The output appears under\n"
+      "its name only when it is complete; Ctrl-C leaves nothing behind. Examples:\n"
+      "  halftone quantize model.safetensors --format fp8 -o model-fp8.safetensors\n"
+      "  halftone quantize model.safetensors --format nvfp4 -o out.safetensors \\\n"
+      "      --include 'layers.*' --exclude '*norm*' --exclude '*embedder*'");
+  auto options = std::make_shared<Options>();
+  command->add_option("file", options->input, "The .safetensors file to read")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("-f,--format", options->format, "fp8, fp8-tensor, mxfp8 or nvfp4")
+      ->required()
+      ->type_name("F")
+      ->check(CLI::IsMember(kFormats));
+  command->add_option("-o,--output", options->output, "The .safetensors file to write")
+      ->required()
+      ->type_name("OUT");
+  command
+      ->add_option("--include", options->include,
+                   "Convert only weights whose name matches; * stands for anything (repeatable)")
+      ->type_name("PATTERN")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--exclude", options->exclude,
+                   "Leave weights whose name matches as they are (repeatable)")
+      ->type_name("PATTERN")
+      ->allow_extra_args(false);
+  command->add_option("--threads", options->threads, "CPU threads (default: all)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 4096));
+  command->add_flag("--json", options->json, "Print one JSON object instead of text");
+  command->callback([options, &context] { run_quantize(*options, context); });
+}
+
+}  // namespace halftone::cli

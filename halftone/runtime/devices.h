@@ -1,0 +1,33 @@
+// The devices of this machine. GPUs are asked for through the driver, loaded at run time, so that
+// a build without CUDA still sees them and says what is missing.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "halftone/runtime/capability.h"
+
+namespace halftone {
+
+struct CpuInfo {
+  std::string name;
+  int threads = 1;
+  std::vector<std::string> features;  // instruction sets that matter here
+  std::string kernels;                // the table of kernels in use
+  int64_t memory_bytes = 0;
+};
+
+struct GpuList {
+  std::vector<DeviceInfo> gpus;
+  std::string driver;  // "13.0", empty without a driver
+  std::string note;    // why there are none, if there are none
+};
+
+CpuInfo cpu_info();
+GpuList list_gpus();
+DeviceInfo cpu_device();
+
+// Whether this build holds the CUDA backend.
+bool built_with_cuda();
+
+}  // namespace halftone

@@ -1,0 +1,211 @@
+// The program as a user runs it: a process, its output and its exit code.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "halftone/io/safetensors_writer.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tensors.h"
+
+namespace halftone {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+struct Result {
+  int code;
+  std::string out, err;
+};
+
+class Cli : public testing::Test {
+ protected:
+  Result run(const std::vector<std::string>& arguments) {
+    const fs::path out = dir_ / "stdout.txt", err = dir_ / "stderr.txt";
+    const pid_t child = start(arguments, out, err);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status), test::read_file(out),
+            test::read_file(err)};
+  }
+
+  static pid_t start(const std::vector<std::string>& arguments, const fs::path& out,
+                     const fs::path& err) {
+    const pid_t child = ::fork();
+    if (child != 0) return child;
+    std::vector<char*> argv = {const_cast<char*>(HALFTONE_PROGRAM)};
+    for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    argv.push_back(nullptr);
+    ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 1);
+    ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
+    ::execv(HALFTONE_PROGRAM, argv.data());
+    ::_exit(127);
+  }
+
+  std::string write_model() {
+    const fs::path path = dir_ / "model.safetensors";
+    write_safetensors(path,
+                      {{"a.weight", test::bf16_tensor({32, 64}, test::gaussians(1, 32 * 64))},
+                       {"a.bias", test::f32_tensor({32}, test::gaussians(2, 32))}},
+                      {{"format", "pt"}});
+    return path.string();
+  }
+  std::string path(const std::string& name) const { return (dir_ / name).string(); }
+
+  test::TempDir dir_;
+};
+
+// One line that says what is wrong, and nothing on stdout.
+void expect_one_line(const Result& result, int code, const std::string& reason) {
+  EXPECT_EQ(result.code, code) << result.err;
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_THAT(result.err, StartsWith("halftone"));
+  EXPECT_THAT(result.err, HasSubstr(reason));
+}
+
+TEST_F(Cli, HelpOfEveryCommandTeachesIt) {
+  EXPECT_EQ(run({"--help"}).code, 0);
+  EXPECT_THAT(run({"--help"}).out, HasSubstr("quantize"));
+  EXPECT_THAT(run({"--version"}).out, StartsWith("halftone "));
+  for (const char* command : {"info", "inspect", "quantize"}) {
+    const Result result = run({command, "--help"});
+    EXPECT_EQ(result.code, 0);
+    EXPECT_THAT(result.out, HasSubstr("--json"));
+    EXPECT_EQ(result.err, "");
+  }
+  EXPECT_THAT(run({"quantize", "--help"}).out,
+              HasSubstr("halftone quantize model.safetensors --format fp8 -o"));
+}
+
+TEST_F(Cli, WrongUsageIsOneLineAndExitCode2) {
+  expect_one_line(run({}), 2, "ubcommand is required");
+  expect_one_line(run({"paint"}), 2, "there is no command 'paint'");
+  expect_one_line(run({"inspect"}), 2, "path is required");
+  expect_one_line(run({"info", "--jsn"}), 2, "--jsn");
+  expect_one_line(run({"quantize", "x", "-o", "y"}), 2, "--format is required");
+  expect_one_line(run({"quantize", "x", "-o", "y", "--format", "fp3"}), 2, "fp3");
+  expect_one_line(run({"quantize", "x", "-o", "y", "--format", "fp8", "--threads", "0"}), 2,
+                  "--threads");
+}
+
+TEST_F(Cli, FailuresAreOneLineAndExitCode1) {
+  expect_one_line(run({"inspect", path("none.safetensors")}), 1, "none.safetensors: no such file");
+  expect_one_line(run({"inspect", dir_.path().string()}), 1, "hold a .safetensors file");
+  test::write_file(dir_ / "bad.safetensors", "not a safetensors file");
+  expect_one_line(run({"inspect", path("bad.safetensors")}), 1, "bad.safetensors: header length");
+  expect_one_line(run({"quantize", path("bad.safetensors"), "--format", "fp8", "-o", path("o")}), 1,
+                  "bad.safetensors");
+  const std::string model = write_model();
+  expect_one_line(run({"quantize", model, "--format", "fp8", "-o", path("no/such/o")}), 1,
+                  "no/such/o");
+  expect_one_line(run({"quantize", model, "--format", "fp8", "-o", model}), 2,
+                  "the output is the input");
+  expect_one_line(run({"quantize", dir_.path().string(), "--format", "fp8", "-o", path("o")}), 1,
+                  "is a folder");
+}
+
+TEST_F(Cli, InfoAsTextAndJson) {
+  EXPECT_THAT(run({"info"}).out, HasSubstr("nvfp4"));
+  const Result result = run({"info", "--json"});
+  const json info = json::parse(result.out);
+  EXPECT_EQ(result.err, "");
+  EXPECT_EQ(info["cpu"]["formats"]["fp32"]["support"], "native");
+  EXPECT_EQ(info["cpu"]["formats"]["nvfp4"]["support"], "emulated");
+  EXPECT_TRUE(info["gpus"].is_array());
+  EXPECT_GE(info["cpu"]["threads"].get<int>(), 1);
+}
+
+TEST_F(Cli, InspectAsTextAndJson) {
+  const std::string model = write_model();
+  const std::string text = run({"inspect", model}).out;
+  EXPECT_THAT(text, HasSubstr("a.weight"));
+  EXPECT_THAT(text, HasSubstr("[32, 64]"));
+  const json one = json::parse(run({"inspect", model, "--json"}).out);
+  EXPECT_EQ(one["tensors"][1]["name"], "a.weight");
+  EXPECT_EQ(one["tensors"][1]["shape"], json({32, 64}));
+  EXPECT_EQ(one["tensors"][1]["dtype"], "BF16");
+  EXPECT_EQ(one["metadata"]["format"], "pt");
+  EXPECT_EQ(one["quantization"]["dialect"], "none");
+  EXPECT_FALSE(json::parse(run({"inspect", model, "--json", "--summary"}).out).contains("tensors"));
+}
+
+TEST_F(Cli, InspectOfAPipelineFolderShowsItsComponents) {
+  fs::create_directories(dir_ / "pipe/vae");
+  fs::create_directories(dir_ / "pipe/transformer");
+  fs::create_directories(dir_ / "pipe/scheduler");
+  fs::copy_file(write_model(), dir_ / "pipe/vae/model.safetensors");
+  fs::copy_file(write_model(), dir_ / "pipe/transformer/model.safetensors");
+  const json parts = json::parse(run({"inspect", path("pipe"), "--json"}).out);
+  ASSERT_EQ(parts["components"].size(), 2u);
+  EXPECT_EQ(parts["components"][0]["component"], "transformer");
+  EXPECT_THAT(run({"inspect", path("pipe")}).out, HasSubstr("vae: "));
+}
+
+TEST_F(Cli, QuantizeEveryFormatAndInspectIt) {
+  const std::string model = write_model();
+  for (const char* format : {"fp8", "fp8-tensor", "mxfp8", "nvfp4"}) {
+    const Result result =
+        run({"quantize", model, "--format", format, "-o", path("out.safetensors"), "--json"});
+    EXPECT_EQ(result.err, "");
+    const json report = json::parse(result.out);
+    EXPECT_EQ(report["converted"].size(), 1u) << format;
+    EXPECT_GT(report["relative_error"]["worst"].get<double>(), 0.01);
+    EXPECT_LT(report["relative_error"]["worst"].get<double>(), 0.12);
+    EXPECT_LT(report["converted_bytes"]["after"].get<int>(),
+              report["converted_bytes"]["before"].get<int>());
+    const json inspected = json::parse(run({"inspect", path("out.safetensors"), "--json"}).out);
+    EXPECT_EQ(inspected["quantization"]["dialect"], "halftone");
+    EXPECT_EQ(inspected["quantization"]["layers"][format], 1);
+  }
+  const Result text = run(
+      {"quantize", model, "--format", "fp8", "-o", path("out.safetensors"), "--exclude", "typo"});
+  EXPECT_EQ(text.code, 0);
+  EXPECT_THAT(text.out, HasSubstr("fp8 weights"));
+  EXPECT_THAT(text.err, HasSubstr("pattern 'typo' matches no"));
+}
+
+TEST_F(Cli, CtrlCLeavesNothingBehind) {
+  // Large enough that the signal arrives while it works.
+  const fs::path big = dir_ / "big.safetensors";
+  std::vector<TensorSpec> specs;
+  for (int i = 0; i < 64; ++i)
+    specs.push_back({fmt::format("l.{}.weight", i), DType::kBF16, {1024, 1024}});
+  SafetensorsWriter writer(big, specs, {});
+  const Tensor weight = test::random_bits(DType::kBF16, {1024, 1024}, 1);
+  Tensor finite = Tensor::empty(DType::kBF16, {1024, 1024});
+  for (int64_t i = 0; i < finite.numel(); ++i)
+    finite.mutable_as<bf16>()[i] = {static_cast<uint16_t>(weight.as<uint16_t>()[i] & 0xBFFF)};
+  for (const auto& spec : specs) writer.write(spec.name, finite.bytes());
+  writer.finish();
+  const pid_t child = start({"quantize", big.string(), "--format", "nvfp4", "-o",
+                             path("out.safetensors"), "--threads", "1"},
+                            dir_ / "o", dir_ / "e");
+  // The temporary file tells that it has begun.
+  const auto begun = [&] {
+    for (const auto& item : fs::directory_iterator(dir_.path())) {
+      if (item.path().extension() == ".tmp") return true;
+    }
+    return false;
+  };
+  for (int i = 0; i < 2000 && !begun(); ++i) ::usleep(1000);
+  ::kill(child, SIGINT);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 130);
+  EXPECT_THAT(test::read_file(dir_ / "e"), HasSubstr("interrupted"));
+  EXPECT_FALSE(fs::exists(path("out.safetensors")));
+  EXPECT_FALSE(begun());
+}
+
+}  // namespace
+}  // namespace halftone
