@@ -80,7 +80,7 @@ QuantizeArgs quantize_args(const Tensor& x, QuantizedTensor& q) {
 
 void register_format(const std::string& name, const Format& format, const Tensor& x, int threads) {
   const std::string suffix = "/threads:" + std::to_string(threads);
-  const auto add = [](const std::string& full, auto run) {
+  const auto add = [](const std::string& full, const auto& run) {
     benchmark::RegisterBenchmark(full.c_str(), run)
         ->UseManualTime()
         ->Unit(benchmark::kMillisecond)

@@ -1,14 +1,14 @@
 # halftone_options(target): what every target of ours is compiled with.
 function(halftone_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)
-  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF CUDA_STANDARD 20
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF
                         POSITION_INDEPENDENT_CODE ON)
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
   # No contraction: a fused multiply-add would round once where the reference rounds twice.
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Werror
                               -Wno-missing-field-initializers -ffp-contract=off>
-    $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Wall,-Wextra>)
+    $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -Werror=all-warnings -Xcompiler=-Wall,-Wextra>)
   if(HALFTONE_SANITIZE)
     target_compile_options(${target} PRIVATE
       $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${HALFTONE_SANITIZE} -fno-sanitize-recover=all

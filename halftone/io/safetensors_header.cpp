@@ -261,6 +261,7 @@ void check_coverage(const std::vector<TensorEntry>& tensors, int64_t data_size,
   const TensorEntry* previous = nullptr;
   for (const TensorEntry& tensor : tensors) {
     if (tensor.begin < covered) {
+      HT_ASSERT(previous != nullptr);  // nothing lies before 0
       fail(file, tensor.name,
            "its bytes overlap those of tensor '" + printable(previous->name) + "'");
     }

@@ -18,8 +18,8 @@ class Shape {
  public:
   static constexpr int kMaxRank = 8;
 
-  Shape() = default;  // rank 0: a scalar, one element
-  Shape(std::initializer_list<int64_t> dims)
+  Shape() = default;                          // rank 0: a scalar, one element
+  Shape(std::initializer_list<int64_t> dims)  // NOLINT: Shape{2, 3} is meant to convert
       : Shape(std::span<const int64_t>(dims.begin(), dims.size())) {}
   explicit Shape(std::span<const int64_t> dims);
 
