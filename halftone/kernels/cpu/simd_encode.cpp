@@ -165,20 +165,33 @@ HWY_ATTR void Nvfp4ScalesOf(const float* amax, int64_t blocks, Nvfp4Scales rule,
   }
 }
 
-// Adds squared errors pairwise: i with i + 8, then + 4, + 2, + 1, whatever the vector width.
+// The sum of all lanes as a binary tree: i with i + 8, then + 4, + 2, + 1, whatever the width.
+template <class D, class V>
+HWY_ATTR HWY_INLINE float fold(D, V v) {
+  if constexpr (hn::MaxLanes(D()) > 4) {
+    const hn::Half<D> half;
+    return fold(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  } else {
+    v = hn::Add(v, hn::Shuffle1032(v));
+    return hn::GetLane(hn::Add(v, hn::Shuffle2301(v)));
+  }
+}
+
 template <class In>
-HWY_ATTR float squared_error(const In* x, float factor, float scale) {
-  HWY_ALIGN float sum[16];
-  for (size_t i = 0; i < 16; i += hn::Lanes(DF())) {
-    const VF value = load(x + i);
+HWY_ATTR HWY_INLINE float squared_error(const In* x, float factor, float scale) {
+  constexpr size_t kLanes = hn::MaxLanes(DF());
+  constexpr size_t kVectors = 16 / kLanes;
+  VF sum[kVectors];
+  for (size_t i = 0; i < kVectors; ++i) {
+    const VF value = load(x + i * kLanes);
     const VI code = encode_lanes<E2M1>(hn::Mul(value, hn::Set(DF(), factor)));
     const VF difference = hn::Sub(value, hn::Mul(decode_lanes<E2M1>(code), hn::Set(DF(), scale)));
-    hn::Store(hn::Mul(difference, difference), DF(), sum + i);
+    sum[i] = hn::Mul(difference, difference);
   }
-  for (int half = 8; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) sum[i] += sum[i + half];
+  for (size_t half = kVectors / 2; half > 0; half /= 2) {
+    for (size_t i = 0; i < half; ++i) sum[i] = hn::Add(sum[i], sum[i + half]);
   }
-  return sum[0];
+  return fold(DF(), sum[0]);
 }
 
 template <class In>
@@ -197,12 +210,15 @@ HWY_ATTR void four_over_six_of(const In* x, int64_t n, const float* amax, Nvfp4S
       hn::StoreU(v.factor, DF(), factor[which].data());
     }
     for (int64_t b = b0; b < std::min(b0 + lanes, blocks); ++b) {
-      const int64_t size = std::min<int64_t>(16, n - b * 16);
+      const In* values = x + b * 16;
       std::array<In, 16> padded{};
-      std::copy_n(x + b * 16, size, padded.data());
+      if (n - b * 16 < 16) {
+        std::copy_n(values, n - b * 16, padded.data());
+        values = padded.data();
+      }
       const auto i = static_cast<size_t>(b - b0);
-      const float six = squared_error(padded.data(), factor[0][i], scale[0][i]);
-      const float four = squared_error(padded.data(), factor[1][i], scale[1][i]);
+      const float six = squared_error(values, factor[0][i], scale[0][i]);
+      const float four = squared_error(values, factor[1][i], scale[1][i]);
       const size_t choice = four < six ? 1 : 0;
       codes[b] = code[choice][i];
       factors[b] = factor[choice][i];
