@@ -5,6 +5,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <tuple>
 #include <unordered_set>
 
 #include "halftone/base/error.h"
@@ -302,10 +303,10 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> bytes,
 
   const int64_t data_size = size - header.data_offset;
   for (const TensorEntry& tensor : header.tensors) check_size(tensor, data_size, file);
-  std::stable_sort(header.tensors.begin(), header.tensors.end(),
-                   [](const TensorEntry& a, const TensorEntry& b) {
-                     return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
-                   });
+  std::sort(header.tensors.begin(), header.tensors.end(),
+            [](const TensorEntry& a, const TensorEntry& b) {
+              return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+            });
   check_coverage(header.tensors, data_size, file);
   return header;
 }
