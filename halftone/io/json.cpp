@@ -32,6 +32,8 @@ nlohmann::json parse_json(std::string_view text, const std::string& where) {
     return json::parse(text, check);
   } catch (const json::parse_error& error) {
     throw Error(ErrorCode::kInvalidInput, where, "bad JSON at byte {}", error.byte);
+  } catch (const json::out_of_range&) {  // how the parser reports a number beyond double
+    throw Error(ErrorCode::kInvalidInput, where, "bad JSON: a number is out of range");
   }
 }
 

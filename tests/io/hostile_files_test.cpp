@@ -48,8 +48,9 @@ TEST(HostileHeader, LengthBeyondTheFile) {
 }
 
 TEST(HostileHeader, BadJson) {
-  for (const char* json : {"", "{", "[]", "null", "{\"a\"}", "{\"a\":}", "{\"a\":1}", "{}x", "\xff",
-                           R"({"a":{"dtype":"U8"})", R"({"a":[]})", "{'a':1}"}) {
+  for (const char* json :
+       {"", "{", "[]", "null", "{\"a\"}", "{\"a\":}", "{\"a\":1}", "{}x", "\xff",
+        R"({"a":{"dtype":"U8"})", R"({"a":[]})", "{'a':1}", "{\"a\":{\"x\":1e999}}"}) {
     EXPECT_THAT(parse_error(json, 0), HasSubstr("f.safetensors: ")) << json;
     EXPECT_NE(parse_error(json, 0), "(no error)") << json;
   }
@@ -243,6 +244,7 @@ TEST(Checkpoint, SingleFilesAndEmptyFolders) {
 }
 
 TEST(Json, IsReadStrictly) {
+  EXPECT_THAT(error_of([] { parse_json("[1e999]", "f.json"); }), HasSubstr("f.json: bad JSON"));
   EXPECT_EQ(parse_json(R"({"a":[1,2]})", "f")["a"][1], 2);
   EXPECT_EQ(error_of([] { parse_json(R"({"a":1,"a":2})", "f.json"); }),
             "f.json: duplicate key 'a'");
