@@ -2,6 +2,7 @@
 // choosing one is a pure function of the problem and the table.
 #pragma once
 
+#include "halftone/kernels/op_args.h"
 #include "halftone/kernels/quantize_args.h"
 
 namespace halftone {
@@ -22,6 +23,27 @@ struct Kernels {
   Kernel<AmaxArgs> amax;
   Kernel<QuantizeArgs> quantize;
   Kernel<DequantizeArgs> dequantize;
+
+  Kernel<BinaryArgs> binary;
+  Kernel<AffineArgs> affine;
+  Kernel<UnaryArgs> unary;
+  Kernel<SiluMulArgs> silu_mul;
+  Kernel<SumToArgs> sum_to;
+  Kernel<CopyArgs> copy;
+  Kernel<MatMulArgs> matmul;
+  Kernel<ConvArgs> conv2d;
+  Kernel<ConvInputGradArgs> conv2d_input_grad;
+  Kernel<ConvWeightGradArgs> conv2d_weight_grad;
+  Kernel<NormArgs> rms_norm, layer_norm, group_norm;
+  Kernel<NormGradArgs> rms_norm_grad, layer_norm_grad, group_norm_grad;
+  Kernel<RopeArgs> rope;
+  Kernel<AttentionArgs> attention;
+  Kernel<AttentionGradArgs> attention_grad;
+  Kernel<EmbeddingArgs> embedding;
+  Kernel<EmbeddingGradArgs> embedding_grad;
+  Kernel<PadRowsArgs> pad_rows;
+  Kernel<PadRowsGradArgs> pad_rows_grad;
+  Kernel<Upsample2xArgs> upsample2x, upsample2x_grad;
 };
 
 // Complete and plain: the reference that every other table is held to, bit for bit.

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "halftone/base/error.h"
-#include "halftone/kernels/kernels.h"
+#include "halftone/kernels/cpu/scalar/reference.h"
 #include "halftone/numerics/minifloat.h"
 #include "halftone/numerics/scale_rules.h"
 
@@ -228,20 +228,18 @@ bool takes(DType dtype) { return is_high_precision(dtype); }
 
 }  // namespace
 
-const Kernels& cpu_scalar_kernels() {
-  static constexpr Kernels kTable = {
-      "scalar",
-      {[](const AmaxArgs& a) { return takes(a.x.dtype); }, scalar_amax},
-      {[](const QuantizeArgs& a) {
-         return takes(a.x.dtype) && a.format.quantized() && why_invalid(a.format).empty();
-       },
-       [](const QuantizeArgs& a, Stream) { Quantizer(a).run(); }},
-      {[](const DequantizeArgs& a) {
-         return a.format.quantized() && (a.y.dtype == DType::kF32 || a.y.dtype == DType::kBF16);
-       },
-       scalar_dequantize},
-  };
-  return kTable;
+void reference::fill_quantize(Kernels& table) {
+  table.amax = {[](const AmaxArgs& a) { return takes(a.x.dtype); }, scalar_amax};
+  table.quantize = {[](const QuantizeArgs& a) {
+                      return takes(a.x.dtype) && a.format.quantized() &&
+                             why_invalid(a.format).empty();
+                    },
+                    [](const QuantizeArgs& a, Stream) { Quantizer(a).run(); }};
+  table.dequantize = {[](const DequantizeArgs& a) {
+                        return a.format.quantized() &&
+                               (a.y.dtype == DType::kF32 || a.y.dtype == DType::kBF16);
+                      },
+                      scalar_dequantize};
 }
 
 }  // namespace halftone

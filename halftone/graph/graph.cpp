@@ -1,0 +1,73 @@
+#include "halftone/graph/graph.h"
+
+#include "halftone/base/error.h"
+
+namespace halftone {
+
+Value Graph::new_value(const ValueType& type, Source source, const std::string& name) {
+  ValueInfo info;
+  info.type = type;
+  info.source = source;
+  info.name = name;
+  values_.push_back(std::move(info));
+  return {this, static_cast<int>(values_.size()) - 1};
+}
+
+Value Graph::input(const std::string& name, const ValueType& type) {
+  HT_ASSERT(!inputs_.contains(name));
+  return inputs_[name] = new_value(type, Source::kInput, name);
+}
+
+Value Graph::weight(const std::string& name, const ValueType& type) {
+  const auto found = weights_.find(name);
+  if (found != weights_.end()) {
+    HT_ASSERT(found->second.type() == type);
+    return found->second;
+  }
+  return weights_[name] = new_value(type, Source::kWeight, name);
+}
+
+Value Graph::constant(const std::string& name, const Tensor& tensor) {
+  const Value value = new_value({tensor.shape(), tensor.dtype(), {}}, Source::kConstant, name);
+  values_.back().constant = tensor;
+  return value;
+}
+
+void Graph::output(const std::string& name, Value value) {
+  HT_ASSERT(&value.graph() == this && !outputs_.contains(name));
+  outputs_[name] = value;
+}
+
+std::vector<Value> Graph::add(Op op, std::span<const Value> inputs, const Attributes& attributes,
+                              std::span<const ValueType> types) {
+  Node node;
+  node.op = op;
+  node.attributes = attributes;
+  node.region = region_;
+  for (const Value& input : inputs) {
+    HT_ASSERT(&input.graph() == this);
+    node.inputs.push_back(input.id());
+  }
+  std::vector<Value> outputs;
+  for (const ValueType& type : types) {
+    outputs.push_back(new_value(type, Source::kNode, ""));
+    values_.back().producer = static_cast<int>(nodes_.size());
+    node.outputs.push_back(outputs.back().id());
+  }
+  nodes_.push_back(std::move(node));
+  return outputs;
+}
+
+Value Graph::add(Op op, std::span<const Value> inputs, const Attributes& attributes,
+                 const ValueType& type) {
+  return add(op, inputs, attributes, std::span(&type, 1))[0];
+}
+
+Graph::RegionGuard Graph::region(const std::string& kind, const std::string& name) {
+  const int previous = region_;
+  region_ = static_cast<int>(regions_.size());
+  regions_.push_back({kind, name});
+  return {*this, previous};
+}
+
+}  // namespace halftone

@@ -1,0 +1,141 @@
+// A static graph of operations: what a model builds, passes rewrite and the runtime runs.
+// Nodes are kept in the order in which they were added, which is an order they can run in.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "halftone/graph/attributes.h"
+#include "halftone/numerics/format.h"
+#include "halftone/tensor/tensor.h"
+
+namespace halftone {
+
+class Graph;
+
+// What a value is: its shape and element type, and the format when it is quantized. A quantized
+// value is one value: codes, scales and, in NVFP4, the global scale.
+struct ValueType {
+  Shape shape;
+  DType dtype = DType::kF32;        // F32, BF16 or I32
+  std::optional<Format> quantized;  // then dtype is what it dequantizes to
+
+  bool operator==(const ValueType& other) const {
+    return shape == other.shape && dtype == other.dtype && quantized == other.quantized;
+  }
+};
+
+// A handle to a value of a graph. Cheap to copy; dies with the graph.
+class Value {
+ public:
+  Value() = default;
+  Value(Graph* graph, int id) : graph_(graph), id_(id) {}
+
+  Graph& graph() const { return *graph_; }
+  int id() const { return id_; }
+  const ValueType& type() const;
+  const Shape& shape() const { return type().shape; }
+  DType dtype() const { return type().dtype; }
+  int64_t dim(int i) const { return shape()[i]; }
+  int rank() const { return shape().rank(); }
+
+  bool operator==(const Value&) const = default;
+
+ private:
+  Graph* graph_ = nullptr;
+  int id_ = -1;
+};
+
+// Where a value comes from.
+enum class Source : uint8_t {
+  kNode,      // computed
+  kInput,     // given at each run
+  kWeight,    // found by name in the weights
+  kConstant,  // held by the graph
+};
+
+struct ValueInfo {
+  ValueType type;
+  Source source = Source::kNode;
+  std::string name;  // of an input, weight or constant; otherwise empty
+  Tensor constant;
+  int producer = -1;  // index of the node
+};
+
+struct Node {
+  Op op = Op::kReshape;
+  Attributes attributes;
+  std::vector<int> inputs;
+  std::vector<int> outputs;
+  int region = -1;  // index into Graph::regions, -1 outside of any
+};
+
+// An instance of a repeated block, such as one transformer layer. Nodes of regions with the same
+// kind are the same computation on other weights.
+struct Region {
+  std::string kind;  // "block"
+  std::string name;  // "layers.3"
+};
+
+class Graph {
+ public:
+  Graph() = default;
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  Value input(const std::string& name, const ValueType& type);
+  Value weight(const std::string& name, const ValueType& type);  // the same name, the same value
+  Value constant(const std::string& name, const Tensor& tensor);
+  void output(const std::string& name, Value value);
+
+  Value add(Op op, std::span<const Value> inputs, const Attributes& attributes,
+            const ValueType& type);
+  std::vector<Value> add(Op op, std::span<const Value> inputs, const Attributes& attributes,
+                         std::span<const ValueType> types);
+  Value add(Op op, std::initializer_list<Value> inputs, const Attributes& attributes,
+            const ValueType& type) {
+    return add(op, std::span(inputs.begin(), inputs.size()), attributes, type);
+  }
+
+  // Nodes added until the guard goes belong to this region.
+  class RegionGuard {
+   public:
+    RegionGuard(Graph& graph, int previous) : graph_(graph), previous_(previous) {}
+    ~RegionGuard() { graph_.region_ = previous_; }
+    RegionGuard(const RegionGuard&) = delete;
+    RegionGuard& operator=(const RegionGuard&) = delete;
+
+   private:
+    Graph& graph_;
+    int previous_;
+  };
+  [[nodiscard]] RegionGuard region(const std::string& kind, const std::string& name);
+
+  const std::vector<Node>& nodes() const { return nodes_; }
+  const std::vector<Region>& regions() const { return regions_; }
+  const std::vector<ValueInfo>& values() const { return values_; }
+  const ValueInfo& info(Value value) const { return values_[value.id()]; }
+  const std::map<std::string, Value>& outputs() const { return outputs_; }
+  const std::map<std::string, Value>& inputs() const { return inputs_; }
+  const std::map<std::string, Value>& weights() const { return weights_; }
+  Value value(int id) { return {this, id}; }
+
+ private:
+  friend class RegionGuard;
+  Value new_value(const ValueType& type, Source source, const std::string& name);
+
+  std::vector<Node> nodes_;
+  std::vector<ValueInfo> values_;
+  std::vector<Region> regions_;
+  std::map<std::string, Value> inputs_, weights_, outputs_;
+  int region_ = -1;
+};
+
+inline const ValueType& Value::type() const { return graph_->info(*this).type; }
+
+}  // namespace halftone

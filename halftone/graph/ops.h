@@ -1,0 +1,74 @@
+// Builders of operations: each checks its shapes and adds one node. The result has the dtype of
+// the first input unless stated. Gradients are in catalogue.h.
+#pragma once
+
+#include <initializer_list>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "halftone/graph/graph.h"
+
+namespace halftone {
+
+// ---- elementwise, with broadcasting of dimensions of size 1 and of missing leading ones ---------
+Value add(Value a, Value b);
+Value mul(Value a, Value b);
+Value affine(Value x, float scale, float shift);  // x * scale + shift
+Value apply(Function function, Value x);
+Value silu_mul(Value gate, Value up);  // silu(gate) * up
+Value cast(Value x, DType dtype);
+
+inline Value operator+(Value a, Value b) { return add(a, b); }
+inline Value operator*(Value a, Value b) { return mul(a, b); }
+inline Value operator+(float a, Value x) { return affine(x, 1, a); }
+inline Value operator*(float a, Value x) { return affine(x, a, 0); }
+inline Value operator-(Value x) { return affine(x, -1, 0); }
+inline Value operator-(Value a, Value b) { return a + (-b); }
+inline Value tanh(Value x) { return apply(Function::kTanh, x); }
+inline Value silu(Value x) { return apply(Function::kSilu, x); }
+inline Value sigmoid(Value x) { return apply(Function::kSigmoid, x); }
+
+// ---- shapes -------------------------------------------------------------------------------------
+Value sum_to(Value x, const Shape& shape);  // the reverse of broadcasting
+Value broadcast_to(Value x, const Shape& shape);
+Value reshape(Value x, const Shape& shape);
+Value permute(Value x, std::vector<int> order);
+Value concat(std::span<const Value> parts, int axis);
+inline Value concat(std::initializer_list<Value> parts, int axis) {
+  return concat(std::span(parts.begin(), parts.size()), axis);
+}
+Value slice(Value x, int axis, int64_t begin, int64_t end);
+Value pad(Value x, int axis, int64_t before, int64_t after);  // with zeros
+std::vector<Value> split(Value x, int parts, int axis);
+
+// ---- products -----------------------------------------------------------------------------------
+// x [..., K], weight [N, K], bias [N] -> [..., N]
+Value linear(Value x, Value weight, std::optional<Value> bias = std::nullopt);
+Value matmul(Value a, Value b, bool transpose_a, bool transpose_b);  // matrices
+// x [B, C, H, W], weight [O, C, kh, kw], bias [O]
+Value conv2d(Value x, Value weight, std::optional<Value> bias, const ConvAttributes& attributes);
+
+// ---- norms over the last dimension; GroupNorm over channels of [B, C, H, W] ---------------------
+Value rms_norm(Value x, Value weight, float eps);
+Value layer_norm(Value x, float eps);  // without weight and bias
+Value group_norm(Value x, Value weight, Value bias, int groups, float eps);
+
+// ---- attention and tokens -----------------------------------------------------------------------
+// x [B, T, H, D]; cosine and sine [B, T, D/2]
+Value rope(Value x, Value cosine, Value sine, const RopeAttributes& attributes);
+// q [B, T, H, D], k and v [B, S, G, D] with H a multiple of G -> [B, T, H, D]. With lengths [B],
+// row b sees keys 0 .. lengths[b] - 1.
+Value attention(Value q, Value k, Value v, std::optional<Value> lengths,
+                const AttentionAttributes& attributes);
+Value embedding(Value ids, Value table);  // ids I32 [B, T], table [V, C] -> [B, T, C]
+// Rows at or beyond lengths[b] of x [B, T, C] become token [C].
+Value pad_rows(Value x, Value token, Value lengths);
+
+// ---- pictures [B, C, H, W] ----------------------------------------------------------------------
+Value upsample2x(Value x);  // nearest
+
+// mean((a - b)^2), shape [1]
+Value mean_squared_error(Value a, Value b);
+
+}  // namespace halftone

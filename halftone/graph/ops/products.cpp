@@ -1,0 +1,89 @@
+#include "halftone/graph/catalogue.h"
+#include "halftone/graph/ops.h"
+
+namespace halftone {
+namespace {
+
+// [..., C] as a matrix of rows.
+Value as_rows(Value x) { return reshape(x, {x.shape().numel() / x.dim(-1), x.dim(-1)}); }
+
+int64_t conv_size(int64_t size, int64_t kernel, int pad, int stride) {
+  return (size + pad - kernel) / stride + 1;
+}
+
+}  // namespace
+
+Value linear(Value x, Value weight, std::optional<Value> bias) {
+  require(weight.rank() == 2 && x.rank() >= 1 && x.dim(-1) == weight.dim(1),
+          "linear: input {} does not fit weight {}", x.shape(), weight.shape());
+  std::vector<Value> inputs = {x, weight};
+  if (bias) {
+    require(bias->shape() == Shape{weight.dim(0)}, "linear: bias {} does not fit weight {}",
+            bias->shape(), weight.shape());
+    inputs.push_back(*bias);
+  }
+  std::vector<int64_t> dims(x.shape().dims().begin(), x.shape().dims().end());
+  dims.back() = weight.dim(0);
+  return x.graph().add(Op::kLinear, inputs, {}, {Shape(dims), x.dtype(), {}});
+}
+Gradients linear_gradient(const GradientContext& c) {
+  const Value x = c.inputs[0], weight = c.inputs[1];
+  const Value dy = as_rows(c.dy);
+  Gradients gradients = {reshape(matmul(dy, weight, false, false), x.shape()),
+                         cast(matmul(dy, as_rows(x), true, false), weight.dtype())};
+  if (c.inputs.size() > 2) {
+    gradients.emplace_back(cast(sum_to(dy, c.inputs[2].shape()), c.inputs[2].dtype()));
+  }
+  return gradients;
+}
+
+Value matmul(Value a, Value b, bool transpose_a, bool transpose_b) {
+  require(a.rank() == 2 && b.rank() == 2, "matmul: {} and {} are not matrices", a.shape(),
+          b.shape());
+  const int64_t m = a.dim(transpose_a ? 1 : 0), k = a.dim(transpose_a ? 0 : 1);
+  const int64_t n = b.dim(transpose_b ? 0 : 1);
+  require(k == b.dim(transpose_b ? 1 : 0), "matmul: {} and {} do not fit", a.shape(), b.shape());
+  return a.graph().add(Op::kMatMul, {a, b}, MatMulAttributes{transpose_a, transpose_b},
+                       {{m, n}, a.dtype(), {}});
+}
+Gradients matmul_gradient(const GradientContext& c) {
+  const auto& t = std::get<MatMulAttributes>(c.attributes);
+  const Value a = c.inputs[0], b = c.inputs[1];
+  // C = op(A) op(B): dop(A) = dC op(B)^T, dop(B) = op(A)^T dC; transposed back where it was.
+  const Value da =
+      t.transpose_a ? matmul(b, c.dy, t.transpose_b, true) : matmul(c.dy, b, false, !t.transpose_b);
+  const Value db =
+      t.transpose_b ? matmul(c.dy, a, true, t.transpose_a) : matmul(a, c.dy, !t.transpose_a, false);
+  return {cast(da, a.dtype()), cast(db, b.dtype())};
+}
+
+Value conv2d(Value x, Value weight, std::optional<Value> bias, const ConvAttributes& a) {
+  require(x.rank() == 4 && weight.rank() == 4 && x.dim(1) == weight.dim(1),
+          "conv2d: input {} does not fit weight {}", x.shape(), weight.shape());
+  const int64_t height = conv_size(x.dim(2), weight.dim(2), a.pad[0] + a.pad[2], a.stride);
+  const int64_t width = conv_size(x.dim(3), weight.dim(3), a.pad[1] + a.pad[3], a.stride);
+  require(a.stride >= 1 && height >= 1 && width >= 1, "conv2d: input {} is too small for weight {}",
+          x.shape(), weight.shape());
+  std::vector<Value> inputs = {x, weight};
+  if (bias) {
+    require(bias->shape() == Shape{weight.dim(0)}, "conv2d: bias {} does not fit weight {}",
+            bias->shape(), weight.shape());
+    inputs.push_back(*bias);
+  }
+  return x.graph().add(Op::kConv2d, inputs, a,
+                       {{x.dim(0), weight.dim(0), height, width}, x.dtype(), {}});
+}
+Gradients conv2d_gradient(const GradientContext& c) {
+  const auto& a = std::get<ConvAttributes>(c.attributes);
+  const Value x = c.inputs[0], weight = c.inputs[1];
+  Graph& graph = x.graph();
+  Gradients gradients = {graph.add(Op::kConv2dInputGrad, {c.dy, weight}, a, x.type()),
+                         graph.add(Op::kConv2dWeightGrad, {c.dy, x}, a, weight.type())};
+  if (c.inputs.size() > 2) {
+    const Value per_channel = sum_to(c.dy, {c.dy.dim(1), 1, 1});
+    gradients.emplace_back(cast(reshape(per_channel, c.inputs[2].shape()), c.inputs[2].dtype()));
+  }
+  return gradients;
+}
+
+}  // namespace halftone

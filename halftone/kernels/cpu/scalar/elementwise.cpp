@@ -1,0 +1,144 @@
+#include <cmath>
+
+#include "halftone/kernels/cpu/scalar/reference.h"
+
+namespace halftone::reference {
+namespace {
+
+// Strides of `shape` seen as an array of `like`'s shape; 0 where it is broadcast.
+std::array<int64_t, Shape::kMaxRank> broadcast_strides(const Shape& shape, const Shape& like) {
+  std::array<int64_t, Shape::kMaxRank> strides{};
+  int64_t stride = 1;
+  for (int i = 1; i <= shape.rank(); ++i) {
+    if (shape[-i] != 1) strides[like.rank() - i] = stride;
+    stride *= shape[-i];
+  }
+  return strides;
+}
+
+// Calls fn(position, offset in a, offset in b) for every element of shape, in order.
+template <class Fn>
+void for_each(const Shape& shape, const std::array<int64_t, Shape::kMaxRank>& a,
+              const std::array<int64_t, Shape::kMaxRank>& b, const Fn& fn) {
+  std::array<int64_t, Shape::kMaxRank> index{};
+  const int64_t count = shape.numel();
+  for (int64_t position = 0; position < count; ++position) {
+    int64_t offset_a = 0, offset_b = 0;
+    for (int d = 0; d < shape.rank(); ++d) {
+      offset_a += index[d] * a[d];
+      offset_b += index[d] * b[d];
+    }
+    fn(position, offset_a, offset_b);
+    for (int d = shape.rank() - 1; d >= 0; --d) {
+      if (++index[d] < shape[d]) break;
+      index[d] = 0;
+    }
+  }
+}
+
+void binary(const BinaryArgs& args, Stream) {
+  const auto a = read(args.a), b = read(args.b);
+  std::vector<double> y(static_cast<size_t>(args.y.shape.numel()));
+  for_each(args.y.shape, broadcast_strides(args.a.shape, args.y.shape),
+           broadcast_strides(args.b.shape, args.y.shape), [&](int64_t i, int64_t ia, int64_t ib) {
+             y[i] = args.function == BinaryFunction::kAdd ? a[ia] + b[ib] : a[ia] * b[ib];
+           });
+  write(args.y, y);
+}
+
+void affine(const AffineArgs& args, Stream) {
+  auto x = read(args.x);
+  for (double& v : x) v = v * args.how.scale + args.how.shift;
+  write(args.y, x);
+}
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+double evaluate(Function function, double x) {
+  switch (function) {
+    case Function::kTanh:
+      return std::tanh(x);
+    case Function::kSigmoid:
+      return sigmoid(x);
+    case Function::kSilu:
+      return x * sigmoid(x);
+    case Function::kSin:
+      return std::sin(x);
+    case Function::kCos:
+      return std::cos(x);
+  }
+  return 0;
+}
+
+void unary(const UnaryArgs& args, Stream) {
+  auto x = read(args.x);
+  for (double& v : x) v = evaluate(args.how.function, v);
+  write(args.y, x);
+}
+
+void silu_mul(const SiluMulArgs& args, Stream) {
+  auto gate = read(args.gate);
+  const auto up = read(args.up);
+  for (size_t i = 0; i < gate.size(); ++i) gate[i] *= sigmoid(gate[i]) * up[i];
+  write(args.y, gate);
+}
+
+void sum_to(const SumToArgs& args, Stream) {
+  const auto x = read(args.x);
+  std::vector<double> y(static_cast<size_t>(args.y.shape.numel()), 0.0);
+  for_each(args.x.shape, broadcast_strides(args.y.shape, args.x.shape), {},
+           [&](int64_t i, int64_t to, int64_t) { y[to] += x[i]; });
+  write(args.y, y);
+}
+
+void copy(const CopyArgs& args, Stream) {
+  const Shape shape(std::span<const int64_t>(args.dims.data(), static_cast<size_t>(args.rank)));
+  for_each(shape, args.x_strides, args.y_strides, [&](int64_t, int64_t from, int64_t to) {
+    store(args.y, args.y_dtype, to, load(args.x, args.x_dtype, from));
+  });
+}
+
+void upsample2x(const Upsample2xArgs& args, Stream) {
+  const auto x = read(args.x);
+  const int64_t height = args.x.shape[2], width = args.x.shape[3];
+  const int64_t planes = args.x.shape[0] * args.x.shape[1];
+  std::vector<double> y(static_cast<size_t>(args.y.shape.numel()));
+  for (int64_t p = 0; p < planes; ++p) {
+    for (int64_t r = 0; r < 2 * height; ++r) {
+      for (int64_t c = 0; c < 2 * width; ++c) {
+        y[(p * 2 * height + r) * 2 * width + c] = x[(p * height + r / 2) * width + c / 2];
+      }
+    }
+  }
+  write(args.y, y);
+}
+
+void upsample2x_grad(const Upsample2xArgs& args, Stream) {
+  const auto dy = read(args.x);
+  const int64_t height = args.y.shape[2], width = args.y.shape[3];
+  const int64_t planes = args.y.shape[0] * args.y.shape[1];
+  std::vector<double> dx(static_cast<size_t>(args.y.shape.numel()), 0.0);
+  for (int64_t p = 0; p < planes; ++p) {
+    for (int64_t r = 0; r < 2 * height; ++r) {
+      for (int64_t c = 0; c < 2 * width; ++c) {
+        dx[(p * height + r / 2) * width + c / 2] += dy[(p * 2 * height + r) * 2 * width + c];
+      }
+    }
+  }
+  write(args.y, dx);
+}
+
+}  // namespace
+
+void fill_elementwise(Kernels& table) {
+  table.binary = always(binary);
+  table.affine = always(affine);
+  table.unary = always(unary);
+  table.silu_mul = always(silu_mul);
+  table.sum_to = always(sum_to);
+  table.copy = always(copy);
+  table.upsample2x = always(upsample2x);
+  table.upsample2x_grad = always(upsample2x_grad);
+}
+
+}  // namespace halftone::reference

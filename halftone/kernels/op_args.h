@@ -1,0 +1,160 @@
+// The contracts of the graph's kernels: views of contiguous row-major arrays, and what an
+// operation needs to know besides them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "halftone/tensor/dtype.h"
+#include "halftone/tensor/shape.h"
+
+namespace halftone {
+
+struct ConstView {
+  const void* data = nullptr;
+  DType dtype = DType::kF32;
+  Shape shape{0};
+};
+struct View {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  Shape shape{0};
+};
+
+// ---- what operations need to know ---------------------------------------------------------------
+
+enum class BinaryFunction : uint8_t { kAdd, kMul };
+enum class Function : uint8_t { kTanh, kSigmoid, kSilu, kSin, kCos };
+enum class RopeLayout : uint8_t {
+  kInterleaved,  // pairs (0, 1), (2, 3), ...
+  kHalves,       // pairs (0, D/2), (1, D/2 + 1), ...
+};
+
+struct AffineAttributes {  // x * scale + shift
+  float scale = 1, shift = 0;
+};
+struct UnaryAttributes {
+  Function function = Function::kTanh;
+};
+struct MatMulAttributes {
+  bool transpose_a = false, transpose_b = false;
+};
+struct NormAttributes {
+  float eps = 1e-5f;
+  int groups = 0;  // GroupNorm
+};
+struct RopeAttributes {
+  RopeLayout layout = RopeLayout::kInterleaved;
+  bool inverse = false;  // rotates back: the gradient
+};
+struct AttentionAttributes {
+  float scale = 1;
+  bool causal = false;
+};
+struct ConvAttributes {
+  int stride = 1;
+  std::array<int, 4> pad{};  // top, left, bottom, right
+};
+
+// ---- arguments; an empty view (null data) is an input that is not there -------------------------
+
+struct BinaryArgs {  // y = a op b, broadcasting
+  BinaryFunction function;
+  ConstView a, b;
+  View y;
+};
+struct AffineArgs {
+  AffineAttributes how;
+  ConstView x;
+  View y;
+};
+struct UnaryArgs {
+  UnaryAttributes how;
+  ConstView x;
+  View y;
+};
+struct SiluMulArgs {
+  ConstView gate, up;
+  View y;
+};
+struct SumToArgs {  // y = x summed over the dimensions in which y's shape is smaller
+  ConstView x;
+  View y;
+};
+// y[i] = x[i] for every index i below dims, each side with strides of its own (in elements), and
+// converting between dtypes: broadcast, permute, slice, concat, pad and cast are all this.
+struct CopyArgs {
+  int rank = 0;
+  std::array<int64_t, Shape::kMaxRank> dims{}, x_strides{}, y_strides{};
+  const void* x = nullptr;
+  DType x_dtype = DType::kF32;
+  void* y = nullptr;
+  DType y_dtype = DType::kF32;
+};
+struct MatMulArgs {  // y [M, N] = op(a) op(b) + bias [N]
+  MatMulAttributes how;
+  ConstView a, b, bias;
+  View y;
+};
+struct ConvArgs {  // y [B, O, H', W'] = x [B, C, H, W] * weight [O, C, kh, kw] + bias [O]
+  ConvAttributes how;
+  ConstView x, weight, bias;
+  View y;
+};
+struct ConvInputGradArgs {
+  ConvAttributes how;
+  ConstView dy, weight;
+  View dx;
+};
+struct ConvWeightGradArgs {
+  ConvAttributes how;
+  ConstView dy, x;
+  View dweight;
+};
+struct NormArgs {  // RMS (weight), layer (none) or group norm (weight and bias)
+  NormAttributes how;
+  ConstView x, weight, bias;
+  View y;
+};
+struct NormGradArgs {
+  NormAttributes how;
+  ConstView dy, x, weight;
+  View dx, dweight, dbias;
+};
+struct RopeArgs {
+  RopeAttributes how;
+  ConstView x, cosine, sine;
+  View y;
+};
+struct AttentionArgs {
+  AttentionAttributes how;
+  ConstView q, k, v, lengths;
+  View y;
+};
+struct AttentionGradArgs {
+  AttentionAttributes how;
+  ConstView dy, q, k, v, lengths;
+  View dq, dk, dv;
+};
+struct EmbeddingArgs {
+  ConstView ids, table;
+  View y;
+};
+struct EmbeddingGradArgs {
+  ConstView dy, ids;
+  View dtable;
+};
+struct PadRowsArgs {
+  ConstView x, token, lengths;
+  View y;
+};
+struct PadRowsGradArgs {
+  ConstView dy, lengths;
+  View dx, dtoken;
+};
+struct Upsample2xArgs {  // forward: y is twice as large; gradient: x is twice as large
+  ConstView x;
+  View y;
+};
+
+}  // namespace halftone

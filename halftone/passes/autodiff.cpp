@@ -1,0 +1,68 @@
+#include "halftone/passes/autodiff.h"
+
+#include "halftone/base/error.h"
+#include "halftone/graph/catalogue.h"
+#include "halftone/graph/ops.h"
+
+namespace halftone {
+namespace {
+
+// Values on some path from `wrt`: only their gradients matter.
+std::vector<bool> depends_on(const Graph& graph, std::span<const Value> wrt) {
+  std::vector<bool> marked(graph.values().size(), false);
+  for (const Value& value : wrt) marked[value.id()] = true;
+  for (const Node& node : graph.nodes()) {
+    for (const int input : node.inputs) {
+      if (!marked[input]) continue;
+      for (const int output : node.outputs) marked[output] = true;
+    }
+  }
+  return marked;
+}
+
+}  // namespace
+
+std::vector<Value> differentiate(Value loss, std::span<const Value> wrt) {
+  Graph& graph = loss.graph();
+  require(loss.shape().numel() == 1, "differentiate: the loss has shape {}, not one element",
+          loss.shape());
+  const std::vector<bool> wanted = depends_on(graph, wrt);
+  const auto node_count = static_cast<int>(graph.nodes().size());
+  std::map<int, Value> gradient;  // of each value, summed over its uses
+
+  Tensor one = Tensor::empty(DType::kF32, loss.shape());
+  one.mutable_as<float>()[0] = 1.0f;
+  gradient[loss.id()] = cast(graph.constant("one", one), loss.dtype());
+
+  for (int i = node_count - 1; i >= 0; --i) {
+    const Node node = graph.nodes()[i];  // a copy: rules append nodes
+    const auto dy = gradient.find(node.outputs[0]);
+    if (dy == gradient.end() || !wanted[node.outputs[0]]) continue;
+    const OpInfo& info = op_info(node.op);
+    require(info.gradient != nullptr, "{}: has no gradient rule", info.name);
+    std::vector<Value> inputs, outputs;
+    for (const int id : node.inputs) inputs.push_back(graph.value(id));
+    for (const int id : node.outputs) outputs.push_back(graph.value(id));
+    const Gradients parts = info.gradient({node.attributes, inputs, outputs, dy->second});
+    HT_ASSERT(parts.size() == inputs.size());
+    for (size_t k = 0; k < parts.size(); ++k) {
+      if (!parts[k] || !wanted[inputs[k].id()]) continue;
+      HT_ASSERT(parts[k]->shape() == inputs[k].shape());
+      const auto [place, first] = gradient.emplace(inputs[k].id(), *parts[k]);
+      if (!first) place->second = place->second + *parts[k];
+    }
+  }
+
+  std::vector<Value> results;
+  for (const Value& value : wrt) {
+    const auto found = gradient.find(value.id());
+    if (found != gradient.end()) {
+      results.push_back(found->second);
+    } else {
+      results.push_back(graph.constant("zero", Tensor::zeros(value.dtype(), value.shape())));
+    }
+  }
+  return results;
+}
+
+}  // namespace halftone

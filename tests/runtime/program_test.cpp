@@ -1,0 +1,76 @@
+#include "halftone/runtime/program.h"
+
+#include <gtest/gtest.h>
+
+#include "halftone/base/error.h"
+#include "tests/support/errors.h"
+#include "tests/support/run_graph.h"
+
+namespace halftone {
+namespace {
+
+TEST(Plan, ValuesThatLiveTogetherDoNotOverlap) {
+  auto graph = std::make_shared<Graph>();
+  Value x = graph->input("x", {{64}, DType::kF32, {}});
+  std::vector<Value> kept;
+  for (int i = 0; i < 8; ++i) {
+    x = affine(x, 1, 1);
+    if (i % 3 == 0) kept.push_back(x);
+  }
+  for (const Value& value : kept) x = x + value;
+  graph->output("y", x);
+  const MemoryPlan plan = plan_memory(*graph);
+  // Three are kept while two more are at work; eleven without sharing.
+  EXPECT_LE(plan.arena_bytes, 5 * 256);
+  auto result =
+      Program(graph, {}, cpu_scalar_kernels(), {}).run({{"x", Tensor::zeros(DType::kF32, {64})}});
+  EXPECT_EQ(result.at("y").as<float>()[63], 8 + 1 + 4 + 7);
+}
+
+TEST(Plan, ReshapesShareBytesAndUnusedNodesAreNotRun) {
+  auto graph = std::make_shared<Graph>();
+  const Value x = graph->input("x", {{4, 4}, DType::kF32, {}});
+  const Value y = affine(x, 2, 0);
+  affine(y, 3, 0);  // nobody asks for it
+  graph->output("y", reshape(y, {16}));
+  const MemoryPlan plan = plan_memory(*graph);
+  EXPECT_EQ(plan.arena_bytes, 64);
+  EXPECT_EQ(plan.used, (std::vector<bool>{true, false, true}));
+}
+
+TEST(Program, ListsEveryWeightThatDoesNotFitInOneError) {
+  auto graph = std::make_shared<Graph>();
+  const Value x = graph->input("x", {{2, 3}, DType::kF32, {}});
+  const Value w = graph->weight("a.weight", {{4, 3}, DType::kF32, {}});
+  const Value b = graph->weight("a.bias", {{4}, DType::kF32, {}});
+  graph->output("y", linear(x, w, b));
+  const Weights wrong = {{"a.weight", Tensor::zeros(DType::kF32, {3, 4})}};
+  EXPECT_EQ(test::error_of([&] { Program(graph, wrong, cpu_scalar_kernels(), {}); }),
+            "weights: 'a.bias' is missing; 'a.weight' has shape [3, 4] instead of [4, 3]");
+  const Weights right = {{"a.weight", Tensor::zeros(DType::kBF16, {4, 3})},
+                         {"a.bias", Tensor::zeros(DType::kF32, {4})}};
+  Program program(graph, right, cpu_scalar_kernels(), {});
+  EXPECT_EQ(program.memory().weights, 4 * 3 * 2 + 4 * 4);
+  EXPECT_EQ(test::error_of([&] { program.run({}); }), "x: input is missing");
+  EXPECT_EQ(test::error_of([&] { program.run({{"x", Tensor::zeros(DType::kF32, {2, 2})}}); }),
+            "x: input is F32 [2, 2] instead of F32 [2, 3]");
+}
+
+TEST(Autodiff, SumsOverUsesAndGivesZerosWhereThereIsNoPath) {
+  auto graph = std::make_shared<Graph>();
+  const Value x = graph->input("x", {{3}, DType::kF32, {}}),
+              z = graph->input("z", {{2}, DType::kF32, {}});
+  const Value loss = sum_to(x * x + x, {1});
+  const Value wrt[] = {x, z};
+  const auto gradients = differentiate(loss, wrt);
+  graph->output("dx", gradients[0]);
+  graph->output("dz", gradients[1]);
+  auto results =
+      Program(graph, {}, cpu_scalar_kernels(), {})
+          .run({{"x", test::f32_tensor({3}, {1, 2, 3})}, {"z", test::f32_tensor({2}, {1, 1})}});
+  EXPECT_EQ(test::floats(results.at("dx")), (std::vector<float>{3, 5, 7}));
+  EXPECT_EQ(test::floats(results.at("dz")), (std::vector<float>{0, 0}));
+}
+
+}  // namespace
+}  // namespace halftone
