@@ -1,0 +1,178 @@
+// Tiny Z-Image transformers against diffusers: every block, the result, and gradients of a loss.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "halftone/io/json.h"
+#include "halftone/io/safetensors_file.h"
+#include "halftone/models/zimage/transformer.h"
+#include "tests/support/errors.h"
+#include "tests/support/procedural.h"
+#include "tests/support/run_graph.h"
+
+namespace halftone::zimage {
+namespace {
+
+using test::floats;
+using test::relative_error;
+
+class Golden : public testing::TestWithParam<const char*> {
+ protected:
+  Golden()
+      : fixture_(std::filesystem::path(HALFTONE_TEST_DATA) / "zimage" /
+                 (std::string("transformer_") + GetParam() + ".safetensors")) {
+    const auto json = parse_json(fixture_.metadata().at("case"), "fixture");
+    config_ = parse_transformer_config(json["config"], "fixture");
+    const int64_t height = json["size"][0], width = json["size"][1];
+    const std::string name = json["name"];
+    time_ = json["t"].get<std::vector<float>>();
+    const float unit = std::sqrt(3.0f);
+    for (size_t i = 0; i < time_.size(); ++i) {
+      captions_.push_back(test::procedural_uniform(
+          fmt::format("{}.caption.{}", name, i),
+          {json["captions"][i].get<int64_t>(), config_.cap_feat_dim}, unit));
+    }
+    const Shape shape{static_cast<int64_t>(time_.size()), config_.in_channels, height, width};
+    latents_ = test::procedural_uniform(name + ".latents", shape, unit);
+    target_ = test::procedural_uniform(name + ".target", shape, unit);
+    shape_ = shape_for(latents_, captions_);
+    inputs_ = transformer_inputs(config_, shape_, latents_, time_, captions_);
+  }
+
+  std::vector<float> expected(const std::string& name) const {
+    return floats(fixture_.tensor(name));
+  }
+
+  SafetensorsFile fixture_;
+  TransformerConfig config_;
+  TransformerShape shape_;
+  std::vector<float> time_;
+  std::vector<Tensor> captions_;
+  Tensor latents_, target_;
+  std::map<std::string, Tensor> inputs_;
+};
+INSTANTIATE_TEST_SUITE_P(, Golden, testing::Values("ragged", "square", "aligned"),
+                         [](const auto& tested) { return tested.param; });
+
+// Rows of [B, T, C] that count: those that are not padding of the batch.
+std::vector<float> rows_within(const Tensor& x, const std::vector<int64_t>& lengths) {
+  std::vector<float> out;
+  const auto all = floats(x);
+  const int64_t tokens = x.shape()[1], cols = x.shape()[2];
+  for (size_t b = 0; b < lengths.size(); ++b) {
+    const auto start = all.begin() + static_cast<int64_t>(b) * tokens * cols;
+    out.insert(out.end(), start, start + std::min(lengths[b], tokens) * cols);
+  }
+  return out;
+}
+
+TEST_P(Golden, EveryBlockEqualsDiffusers) {
+  const auto graph = build_transformer(config_, shape_, {DType::kF32, true});
+  Program program(graph, test::procedural_weights(*graph), cpu_kernels(), {2});
+  const auto results = program.run(inputs_);
+  std::vector<int64_t> caption, all;
+  for (const Tensor& c : captions_) {
+    caption.push_back(padded_length(c.shape()[0]));
+    all.push_back(padded_length(shape_.height * shape_.width / 4) + caption.back());
+  }
+  int blocks = 0;
+  for (const auto& [name, result] : results) {
+    const Tensor reference = fixture_.tensor(name);
+    double error = 0;
+    if (result.shape().rank() == 3) {
+      const auto& lengths = name.starts_with("context") ? caption : all;
+      error = relative_error(rows_within(result, lengths), rows_within(reference, lengths));
+      ++blocks;
+    } else {
+      error = relative_error(floats(result), floats(reference));
+    }
+    EXPECT_LE(error, 2e-5) << name;
+  }
+  EXPECT_EQ(blocks, config_.layers + 2 * config_.refiner_layers);
+}
+
+TEST_P(Golden, GradientsOfALossEqualAutograd) {
+  const auto graph = build_transformer(config_, shape_, {});
+  const Value target = graph->input("target", {target_.shape(), DType::kF32, {}});
+  const Value loss = mean_squared_error(graph->outputs().at("sample"), target);
+  graph->output("loss", loss);
+  std::vector<Value> wrt = {graph->inputs().at("latents"), graph->inputs().at("captions")};
+  for (const auto& [name, value] : graph->weights()) wrt.push_back(value);
+  const auto gradients = differentiate(loss, wrt);
+  for (size_t i = 0; i < wrt.size(); ++i)
+    graph->output("grad." + graph->info(wrt[i]).name, gradients[i]);
+  Program program(graph, test::procedural_weights(*graph), cpu_kernels(), {2});
+  auto inputs = inputs_;
+  inputs["target"] = target_;
+  const auto results = program.run(inputs);
+
+  EXPECT_LE(relative_error(floats(results.at("loss")), expected("loss")), 2e-5);
+  EXPECT_LE(relative_error(floats(results.at("grad.latents")), expected("grad.latents")), 1e-4);
+  for (size_t b = 0; b < captions_.size(); ++b) {
+    const auto row = static_cast<int64_t>(b);
+    const Tensor all = results.at("grad.captions").rows(row, row + 1);
+    const Tensor own =
+        all.reshape({all.shape()[1], all.shape()[2]}).rows(0, captions_[b].shape()[0]);
+    EXPECT_LE(relative_error(floats(own), expected(fmt::format("grad.caption.{}", b))), 1e-4);
+  }
+  int compared = 0;
+  for (const auto& [name, value] : graph->weights()) {
+    const auto g = floats(results.at("grad." + name));
+    if (fixture_.find("grad." + name) != nullptr) {
+      EXPECT_LE(relative_error(g, expected("grad." + name)), 1e-4) << name;
+      ++compared;
+    } else if (fixture_.find("grad_left." + name) != nullptr) {
+      const int64_t rows = value.dim(0), cols = value.dim(1);
+      const auto left = floats(test::procedural_uniform(fmt::format("left.{}", rows), {rows}));
+      const auto right = floats(test::procedural_uniform(fmt::format("right.{}", cols), {cols}));
+      std::vector<float> along(cols), across(rows);
+      for (int64_t r = 0; r < rows; ++r) {
+        double sum = 0;
+        for (int64_t c = 0; c < cols; ++c) {
+          sum += double{g[r * cols + c]} * right[c];
+          along[c] += left[r] * g[r * cols + c];
+        }
+        across[r] = static_cast<float>(sum);
+      }
+      EXPECT_LE(relative_error(along, expected("grad_left." + name)), 1e-4) << name;
+      EXPECT_LE(relative_error(across, expected("grad_right." + name)), 1e-4) << name;
+      ++compared;
+    } else {
+      // diffusers gives no gradient only where the weight has no influence.
+      EXPECT_LE(relative_error(g, std::vector<float>(g.size(), 0.0f)), 1e-6) << name;
+    }
+  }
+  EXPECT_GT(compared, 40);
+}
+
+TEST(ZImageConfig, WhatDoesNotFitIsNamed) {
+  const auto parse = [](const char* json) {
+    return test::error_of(
+        [&] { parse_transformer_config(nlohmann::json::parse(json), "config.json"); });
+  };
+  EXPECT_EQ(parse("{}"), "(no error)");
+  EXPECT_EQ(parse(R"({"dim":"x"})"), "config.json: 'dim' is not an integer");
+  EXPECT_EQ(parse(R"({"dim":-3})"), "config.json: 'dim' -3 is not in 1 .. 1048576");
+  EXPECT_EQ(parse(R"({"n_heads":7})"), "config.json: 'n_heads' does not divide 'dim'");
+  EXPECT_EQ(parse(R"({"axes_dims":[32,48,46]})"),
+            "config.json: 'axes_dims' adds up to 126, not to the head's 128");
+  EXPECT_EQ(parse(R"({"siglip_feat_dim":4})"),
+            "config.json: 'siglip_feat_dim' belongs to a variant that is not supported");
+  EXPECT_EQ(parse("[]"), "config.json: is not a JSON object");
+}
+
+TEST(ZImageInputs, SizesBeyondTheTablesAreRefused) {
+  TransformerConfig config;
+  config.axes_lens = {64, 8, 8};
+  config.cap_feat_dim = 4;
+  const Tensor latents = Tensor::zeros(DType::kF32, {1, 16, 20, 4});
+  const std::vector<Tensor> captions = {Tensor::zeros(DType::kF32, {3, 4})};
+  const float time[] = {0.5f};
+  EXPECT_EQ(test::error_of([&] {
+              transformer_inputs(config, shape_for(latents, captions), latents, time, captions);
+            }),
+            "size: the model has positions for 8 rows of patches, not for 10");
+}
+
+}  // namespace
+}  // namespace halftone::zimage
