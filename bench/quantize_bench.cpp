@@ -94,12 +94,8 @@ void register_format(const std::string& name, const Format& format, const Tensor
   add("dequantize/" + name + "->bf16" + suffix, [=](benchmark::State& state) {
     const QuantizedTensor q = quantize(cpu_kernels(), x, format, {}, {hardware_threads()});
     Tensor y = Tensor::zeros(DType::kBF16, x.shape());
-    DequantizeArgs args;
-    args.format = format;
-    args.codes = reinterpret_cast<const uint8_t*>(q.codes.bytes().data());
-    args.scales = q.scales.bytes().data();
-    if (format.global_scale) args.global_scale = q.global_scale.as<float>().data();
-    args.y = {y.mutable_bytes().data(), DType::kBF16, kRows, kCols, kCols};
+    const DequantizeArgs args =
+        dequantize_args(q, 0, {y.mutable_bytes().data(), DType::kBF16, kRows, kCols, kCols});
     measure(state, y.byte_size(), threads,
             [&] { cpu_kernels().dequantize.launch(args, {threads}); });
   });

@@ -39,21 +39,25 @@ int run(int argc, const char* const* argv, const Context& context) {
   app.require_subcommand(1);
   app.footer(
       "'halftone COMMAND --help' explains a command.\n"
-      "Exit codes: 0 done, 1 failed, 2 wrong usage.");
+      "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.");
   app.get_formatter()->column_width(34);
   add_info(app, context);
   add_inspect(app, context);
   add_quantize(app, context);
   try {
     app.parse(argc, argv);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+      throw Error(ErrorCode::kIo, "standard output", "cannot write to it");
+    }
     return kDone;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
       return app.exit(error);  // --help and --version
     }
     std::string message = error.what();
-    if (app.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
-      message = fmt::format("there is no command '{}'", argv[1]);
+    if (app.get_subcommands().empty() && argc > 1) {
+      message =
+          fmt::format("there is no {} '{}'", argv[1][0] == '-' ? "option" : "command", argv[1]);
     }
     std::replace(message.begin(), message.end(), '\n', ' ');
     const std::string command = name_of_command(app);

@@ -11,8 +11,9 @@ namespace halftone::cli {
 
 // What the process looks like from inside a command.
 struct Context {
-  std::function<bool()> interrupted;  // whether Ctrl-C was pressed
-  bool terminal = false;              // whether stderr is a person's terminal
+  std::function<void()> watch_interrupts;  // from now on Ctrl-C is asked for, not fatal
+  std::function<bool()> interrupted;       // whether it was pressed
+  bool terminal = false;                   // whether stderr is a person's terminal
 };
 
 // Exit codes.

@@ -32,7 +32,7 @@ void print_formats(const DeviceInfo& device) {
 void print_as_json(const CpuInfo& cpu, const GpuList& list) {
   ordered_json out;
   out["version"] = version();
-  out["cuda_build"] = built_with_cuda();
+  out["backends"] = backends();
   out["cpu"] = {{"name", cpu.name},
                 {"threads", cpu.threads},
                 {"memory_bytes", cpu.memory_bytes},
@@ -53,7 +53,7 @@ void print_as_json(const CpuInfo& cpu, const GpuList& list) {
 }
 
 void print_as_text(const CpuInfo& cpu, const GpuList& list) {
-  fmt::print("halftone {}  ({})\n\n", version(), built_with_cuda() ? "with CUDA" : "CPU only");
+  fmt::print("halftone {}  (runs on: {})\n\n", version(), fmt::join(backends(), ", "));
   fmt::print("cpu  {}, {} threads, {}\n", cpu.name, cpu.threads, human_bytes(cpu.memory_bytes));
   fmt::print("     {}\n     kernels: {}\n", fmt::join(cpu.features, " "), cpu.kernels);
   print_formats(cpu_device());
@@ -63,8 +63,8 @@ void print_as_text(const CpuInfo& cpu, const GpuList& list) {
     print_formats(gpu);
   }
   if (list.gpus.empty()) fmt::print("\ngpu  none: {}\n", list.note);
-  if (!list.gpus.empty() && !built_with_cuda()) {
-    fmt::print("\nThis build has no CUDA backend: 'make build CUDA=1' makes one.\n");
+  if (!list.gpus.empty()) {
+    fmt::print("\nThis version computes on the CPU; for a GPU this is what its hardware can do.\n");
   }
 }
 

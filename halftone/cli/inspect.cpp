@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
+#include "halftone/base/files.h"
 #include "halftone/base/text.h"
 #include "halftone/cli/cli.h"
 #include "halftone/io/checkpoint.h"
@@ -22,26 +23,37 @@ struct Part {
   std::string name;
   Checkpoint checkpoint;
   DialectReport dialect;
+  std::string error;  // why it could not be read, if it could not
 };
 
-Part open_part(const std::string& name, const fs::path& path) {
-  Part part{name, Checkpoint::open(path), {}};
+// The dialect, unless its markers are broken: then what is wrong with them.
+void detect(Part& part, const std::string& file) {
   std::vector<const TensorEntry*> entries;
   for (const auto& item : part.checkpoint.items()) entries.push_back(item.entry);
-  part.dialect = detect_dialect(entries, part.checkpoint.metadata(), path.string());
+  try {
+    part.dialect = detect_dialect(entries, part.checkpoint.metadata(), file);
+  } catch (const Error& error) {
+    part.dialect = {Dialect::kUnknown, error.what(), {}};
+  }
+}
+
+Part open_part(const std::string& name, const fs::path& path) {
+  Part part{name, Checkpoint::open(path), {}, {}};
+  detect(part, path.string());
   return part;
 }
 
 // A pipeline folder keeps its components in folders of their own.
 std::vector<Part> open_parts(const fs::path& path) {
   std::vector<Part> parts;
-  if (!fs::is_directory(path) || Checkpoint::is_checkpoint_folder(path)) {
+  if (!is_folder(path) || Checkpoint::is_checkpoint_folder(path)) {
     parts.push_back(open_part("", path));
     return parts;
   }
   std::vector<fs::path> folders;
-  for (const auto& item : fs::directory_iterator(path)) {
-    if (item.is_directory() && Checkpoint::is_checkpoint_folder(item.path())) {
+  std::error_code ignored;
+  for (const auto& item : fs::directory_iterator(path, ignored)) {
+    if (is_folder(item.path()) && Checkpoint::is_checkpoint_folder(item.path())) {
       folders.push_back(item.path());
     }
   }
@@ -51,7 +63,12 @@ std::vector<Part> open_parts(const fs::path& path) {
   }
   std::sort(folders.begin(), folders.end());
   for (const fs::path& folder : folders) {
-    parts.push_back(open_part(folder.filename().string(), folder));
+    const std::string name = folder.filename().string();
+    try {
+      parts.push_back(open_part(name, folder));
+    } catch (const Error& error) {  // one bad component does not hide the others
+      parts.push_back({name, {}, {}, error.what()});
+    }
   }
   return parts;
 }
@@ -75,6 +92,10 @@ ordered_json to_json(const Part& part) {
   const Checkpoint& checkpoint = part.checkpoint;
   ordered_json out;
   if (!part.name.empty()) out["component"] = part.name;
+  if (!part.error.empty()) {
+    out["error"] = part.error;
+    return out;
+  }
   out["path"] = checkpoint.path().string();
   out["files"] = ordered_json::array();
   for (const auto& file : checkpoint.files()) {
@@ -186,6 +207,10 @@ void add_inspect(CLI::App& app, const Context&) {
     }
     for (size_t i = 0; i < parts.size(); ++i) {
       if (i > 0) fmt::print("\n");
+      if (!parts[i].error.empty()) {
+        fmt::print("{}: cannot be read: {}\n", parts[i].name, parts[i].error);
+        continue;
+      }
       print_summary(parts[i]);
       if (!options->summary) print_tensors(parts[i].checkpoint);
     }

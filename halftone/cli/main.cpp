@@ -17,9 +17,11 @@ void on_interrupt(int) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGINT, on_interrupt);
-  std::signal(SIGTERM, on_interrupt);
   halftone::cli::Context context;
+  context.watch_interrupts = [] {
+    std::signal(SIGINT, on_interrupt);
+    std::signal(SIGTERM, on_interrupt);
+  };
   context.interrupted = [] { return interrupts > 0; };
   context.terminal = ::isatty(STDERR_FILENO) == 1;
   return halftone::cli::run(argc, argv, context);

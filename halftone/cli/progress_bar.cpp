@@ -10,7 +10,9 @@
 namespace halftone::cli {
 
 ProgressBar::ProgressBar(std::string title, const Context& context, bool quiet)
-    : title_(std::move(title)), context_(context), visible_(context.terminal && !quiet) {}
+    : title_(std::move(title)), context_(context), visible_(context.terminal && !quiet) {
+  if (context.watch_interrupts) context.watch_interrupts();
+}
 
 void ProgressBar::update(const Progress& progress) {
   if (context_.interrupted && context_.interrupted()) {

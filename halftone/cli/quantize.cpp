@@ -123,7 +123,7 @@ void add_quantize(CLI::App& app, const Context& context) {
       "  nvfp4       E2M1, an E4M3 scale per 16 weights under one\n"
       "              float scale per tensor                        4.5 bits\n"
       "The relative error printed is |x - quantized x| / |x| per tensor. The output appears under\n"
-      "its name only when it is complete; Ctrl-C leaves nothing behind. Examples:\n"
+      "its name only when it is complete; Ctrl-C removes what was begun. Examples:\n"
       "  halftone quantize model.safetensors --format fp8 -o model-fp8.safetensors\n"
       "  halftone quantize model.safetensors --format nvfp4 -o out.safetensors \\\n"
       "      --include 'layers.*' --exclude '*norm*' --exclude '*embedder*'");
@@ -142,15 +142,17 @@ void add_quantize(CLI::App& app, const Context& context) {
       ->add_option("--include", options->include,
                    "Convert only weights whose name matches; * stands for anything (repeatable)")
       ->type_name("PATTERN")
-      ->allow_extra_args(false);
+      ->expected(1)
+      ->take_all();
   command
       ->add_option("--exclude", options->exclude,
                    "Leave weights whose name matches as they are (repeatable)")
       ->type_name("PATTERN")
-      ->allow_extra_args(false);
+      ->expected(1)
+      ->take_all();
   command->add_option("--threads", options->threads, "CPU threads (default: all)")
       ->type_name("N")
-      ->check(CLI::Range(1, 4096));
+      ->check(CLI::Range(1, 256));
   command->add_flag("--json", options->json, "Print one JSON object instead of text");
   command->callback([options, &context] { run_quantize(*options, context); });
 }

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "halftone/base/error.h"
+#include "halftone/base/files.h"
 #include "halftone/base/text.h"
 #include "halftone/io/json.h"
 
@@ -42,9 +43,8 @@ FolderContent list_folder(const fs::path& folder) {
 
 }  // namespace
 
-std::map<std::string, std::string> parse_checkpoint_index(std::string_view text,
-                                                          const std::string& where) {
-  const nlohmann::json json = parse_json(text, where);
+std::map<std::string, std::string> checkpoint_index(const nlohmann::json& json,
+                                                    const std::string& where) {
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
     throw Error(ErrorCode::kInvalidInput, where, "has no object 'weight_map'");
   }
@@ -74,7 +74,7 @@ Checkpoint Checkpoint::open(const fs::path& path) {
   checkpoint.path_ = path;
   if (path.string().ends_with(kIndexSuffix)) {
     checkpoint.open_index(path);
-  } else if (fs::is_directory(path)) {
+  } else if (is_folder(path)) {
     const FolderContent content = list_folder(path);
     if (content.indexes.size() == 1) {
       checkpoint.open_index(content.indexes[0]);
@@ -98,21 +98,14 @@ Checkpoint Checkpoint::open(const fs::path& path) {
 
 void Checkpoint::open_index(const fs::path& index) {
   const std::string where = index.string();
-  const auto storage = Storage::map_file(index);
-  constexpr size_t kMaxIndex = 64 << 20;
-  if (storage->bytes().size() > kMaxIndex) {
-    throw Error(ErrorCode::kInvalidInput, where, "{} bytes are too many for an index",
-                storage->bytes().size());
-  }
-  const auto map = parse_checkpoint_index(
-      {reinterpret_cast<const char*>(storage->bytes().data()), storage->bytes().size()}, where);
+  const auto map = checkpoint_index(read_json_file(index), where);
 
   std::map<std::string, const SafetensorsFile*> shards;
   for (const auto& [tensor, shard] : map) {
     auto& file = shards[shard];
     if (file == nullptr) {
       const fs::path shard_path = index.parent_path() / shard;
-      if (!fs::exists(shard_path)) {
+      if (!path_exists(shard_path)) {
         throw Error(ErrorCode::kNotFound, where, "tensor '{}': shard '{}' is missing",
                     printable(tensor), printable(shard));
       }

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -52,7 +53,7 @@ class Checkpoint {
 };
 
 // Tensor name -> shard file name of an index, in the order of the index's keys.
-std::map<std::string, std::string> parse_checkpoint_index(std::string_view text,
-                                                          const std::string& where);
+std::map<std::string, std::string> checkpoint_index(const nlohmann::json& json,
+                                                    const std::string& where);
 
 }  // namespace halftone

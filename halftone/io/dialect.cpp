@@ -56,7 +56,12 @@ class Detector {
   bool halftone() {
     const auto marker = metadata_.find(kQuantizationKey);
     if (marker == metadata_.end()) return false;
-    for (const auto& [name, entry] : parse_quantization_metadata(marker->second, file_)) {
+    const std::string where = file_ + ": metadata " + kQuantizationKey;
+    for (const auto& [name, entry] : parse_quantization_metadata(marker->second, where)) {
+      if (find(name) == nullptr) {
+        throw Error(ErrorCode::kInvalidInput, where, "tensor '{}' is not in the file",
+                    printable(name));
+      }
       ++report_.layers[std::string(entry.format.name)];
     }
     return found(Dialect::kHalftone, std::string("metadata ") + kQuantizationKey);
@@ -65,7 +70,8 @@ class Detector {
   bool comfyui() {
     const auto marker = metadata_.find("_quantization_metadata");
     if (marker != metadata_.end()) {
-      const nlohmann::json json = parse_json(marker->second, file_);
+      const nlohmann::json json =
+          parse_json(marker->second, file_ + ": metadata _quantization_metadata");
       if (json.is_object() && json.contains("layers") && json["layers"].is_object()) {
         for (const auto& [layer, how] : json["layers"].items()) {
           const bool named = how.is_object() && how.contains("format") && how["format"].is_string();
@@ -74,10 +80,12 @@ class Detector {
       }
       return found(Dialect::kComfyUI, "metadata _quantization_metadata");
     }
-    if (find("scaled_fp8") != nullptr) {
-      count(".scale_weight", Dialect::kComfyUI,
-            [](const auto&, const auto&) { return "float8_e4m3fn"; });
-      return found(Dialect::kComfyUI, "tensor scaled_fp8");
+    for (const TensorEntry* tensor : tensors_) {
+      if (tensor->name != "scaled_fp8" && !tensor->name.ends_with(".scaled_fp8")) continue;
+      count(".scale_weight", Dialect::kComfyUI, [&](const TensorEntry&, const std::string& layer) {
+        return format_by_parts(layer + ".weight");
+      });
+      return found(Dialect::kComfyUI, "tensor " + tensor->name);
     }
     return count(".comfy_quant", Dialect::kComfyUI,
                  [&](const TensorEntry&, const std::string& layer) {
@@ -104,23 +112,27 @@ class Detector {
   }
 
   bool modelopt() {
-    return count(".weight_scale", Dialect::kModelOpt,
-                 [&](const TensorEntry&, const std::string& layer) {
-                   return format_by_parts(layer + ".weight");
-                 });
+    const bool any = count(".weight_scale", Dialect::kModelOpt,
+                           [&](const TensorEntry&, const std::string& layer) {
+                             return format_by_parts(layer + ".weight");
+                           });
+    const bool only_fp8 = report_.layers.size() == report_.layers.count("fp8");
+    if (any && only_fp8) report_.dialect = Dialect::kScaledFp8;
+    return any;
   }
 
   // FP8, MXFP8 or NVFP4, from the dtypes of a weight and its scales.
   std::string format_by_parts(const std::string& weight) const {
     const TensorEntry* codes = find(weight);
     const TensorEntry* scale = find(weight + "_scale");
-    if (codes == nullptr || bits_of(codes->dtype) > 8) return {};
-    if (find(weight + "_scale_2") != nullptr) return "nvfp4";
+    if (codes == nullptr) return {};
+    if (codes->dtype == DType::kU8 && find(weight + "_scale_2") != nullptr) return "nvfp4";
+    const bool fp8 = codes->dtype == DType::kF8E4M3 || codes->dtype == DType::kF8E5M2;
+    if (!fp8) return {};  // int8 and the like belong to no format of ours
     if (scale != nullptr && (scale->dtype == DType::kU8 || scale->dtype == DType::kF8E8M0)) {
       return "mxfp8";
     }
-    if (codes->dtype == DType::kF8E5M2) return "fp8-e5m2";
-    return "fp8";
+    return codes->dtype == DType::kF8E5M2 ? "fp8-e5m2" : "fp8";
   }
 
   bool plain() {
@@ -163,6 +175,8 @@ std::string_view to_string(Dialect dialect) {
       return "torchao";
     case Dialect::kModelOpt:
       return "modelopt";
+    case Dialect::kScaledFp8:
+      return "scaled-fp8 (modelopt or compressed-tensors)";
     case Dialect::kPlainFp8:
       return "plain-fp8";
     case Dialect::kUnknown:

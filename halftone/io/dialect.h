@@ -16,7 +16,8 @@ enum class Dialect {
   kComfyUI,            // LAYER.comfy_quant, _quantization_metadata, or the older scaled_fp8
   kCompressedTensors,  // weight_packed, weight_global_scale
   kTorchao,            // M._weight_qdata
-  kModelOpt,           // weight_scale (weight_scale_2, input_scale) without markers
+  kModelOpt,           // weight_scale, weight_scale_2, input_scale without markers
+  kScaledFp8,          // FP8 with weight_scale: ModelOpt's and compressed-tensors' look the same
   kPlainFp8,           // FP8 weights without any scale
   kUnknown,            // FP8, FP4 or scale tensors that no rule above explains
 };

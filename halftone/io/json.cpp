@@ -9,9 +9,14 @@
 namespace halftone {
 namespace {
 constexpr int kMaxDepth = 64;
-}
+// A document takes up to 25 times its text in memory.
+constexpr size_t kMaxBytes = 16 << 20;
+}  // namespace
 
 nlohmann::json parse_json(std::string_view text, const std::string& where) {
+  if (text.size() > kMaxBytes) {
+    throw Error(ErrorCode::kInvalidInput, where, "{} bytes of JSON are too many", text.size());
+  }
   using nlohmann::json;
   std::vector<std::unordered_set<std::string>> keys;  // of each object that is open
   const json::parser_callback_t check = [&](int depth, json::parse_event_t event, json& parsed) {
@@ -37,13 +42,9 @@ nlohmann::json parse_json(std::string_view text, const std::string& where) {
   }
 }
 
-nlohmann::json read_json_file(const std::filesystem::path& path, int64_t max_bytes) {
+nlohmann::json read_json_file(const std::filesystem::path& path) {
   const auto storage = Storage::map_file(path);
   const auto bytes = storage->bytes();
-  if (static_cast<int64_t>(bytes.size()) > max_bytes) {
-    throw Error(ErrorCode::kInvalidInput, path.string(), "{} bytes are too many for this file",
-                bytes.size());
-  }
   return parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path.string());
 }
 

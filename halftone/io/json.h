@@ -1,4 +1,4 @@
-// JSON from outside, read strictly: no duplicate keys, bounded depth, errors on one line.
+// JSON from outside, read strictly: no duplicate keys, bounded size and depth, errors on one line.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,6 @@ namespace halftone {
 // `where` names the source in errors.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 
-// A JSON file of at most max_bytes.
-nlohmann::json read_json_file(const std::filesystem::path& path, int64_t max_bytes = 16 << 20);
+nlohmann::json read_json_file(const std::filesystem::path& path);
 
 }  // namespace halftone

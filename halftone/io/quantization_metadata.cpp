@@ -13,6 +13,11 @@ constexpr int kVersion = 1;
   throw Error(ErrorCode::kInvalidInput, where, "tensor '{}': {}", printable(tensor), reason);
 }
 
+// What shares a scale, in the words of weights: a row is an output channel.
+std::string_view scale_span_name(const Format& format) {
+  return format.span == ScaleSpan::kRow ? "channel" : to_string(format.span);
+}
+
 ExponentRounding parse_rounding(const std::string& text, const std::string& where,
                                 const std::string& tensor) {
   for (const auto rounding : {ExponentRounding::kFloor, ExponentRounding::kCeil,
@@ -50,6 +55,9 @@ QuantizedEntry parse_entry(const nlohmann::json& json, const std::string& where,
   QuantizedEntry entry{*found, parse_shape(json.value("shape", nlohmann::json()), where, tensor)};
   Format& format = entry.format;
   if (text("rounding") != "nearest-even") fail(where, tensor, "unknown 'rounding'");
+  if (text("scale") != scale_span_name(format)) {
+    fail(where, tensor, fmt::format("'scale' is not '{}'", scale_span_name(format)));
+  }
   if (format.span == ScaleSpan::kBlock) {
     if (json.value("block", nlohmann::json()) != nlohmann::json(format.block)) {
       fail(where, tensor, fmt::format("'block' is not {}", format.block));
@@ -64,8 +72,14 @@ QuantizedEntry parse_entry(const nlohmann::json& json, const std::string& where,
     const auto clamp = json.value("min_block_scale", nlohmann::json());
     if (!clamp.is_number()) fail(where, tensor, "'min_block_scale' is not a number");
     format.min_block_scale = clamp.get<float>();
-    format.four_over_six = json.value("four_over_six", nlohmann::json()) == nlohmann::json(true);
-    if (json.value("tile_rows", nlohmann::json()) == nlohmann::json(16)) format.tile_rows = 16;
+    const auto better = json.value("four_over_six", nlohmann::json());
+    if (!better.is_boolean()) fail(where, tensor, "'four_over_six' is not true or false");
+    format.four_over_six = better.get<bool>();
+    const auto rows = json.value("tile_rows", nlohmann::json());
+    if (rows != nlohmann::json(1) && rows != nlohmann::json(16)) {
+      fail(where, tensor, "'tile_rows' is not 1 or 16");
+    }
+    format.tile_rows = rows.get<int>();
   }
   if (const std::string why = why_invalid(format); !why.empty()) fail(where, tensor, why);
   return entry;
@@ -82,7 +96,7 @@ std::string to_json(const QuantizationMetadata& metadata) {
     const Format& f = entry.format;
     nlohmann::json json = {{"format", f.name},
                            {"shape", entry.shape.dims()},
-                           {"scale", f.span == ScaleSpan::kRow ? "channel" : to_string(f.span)},
+                           {"scale", scale_span_name(f)},
                            {"rounding", "nearest-even"}};
     if (f.span == ScaleSpan::kBlock) json.update({{"block", f.block}, {"scale_layout", "linear"}});
     if (f.scale == ScaleType::kE8M0) json["scale_rounding"] = to_string(f.rounding);
@@ -128,8 +142,7 @@ QuantizedTensor load_quantized(const Checkpoint& checkpoint, const std::string& 
   const int64_t rows = entry.shape[0], cols = entry.shape[1];
   QuantizedTensor q{f, entry.shape, 1, {}, {}, {}};
   q.codes = part(name, code_dtype(f), {rows, f.code_bytes(cols)});
-  q.scales = part(scale_name(name), scale_dtype(f),
-                  f.span == ScaleSpan::kTensor ? Shape{1} : Shape{rows, f.scales_per_row(cols)});
+  q.scales = part(scale_name(name), scale_dtype(f), scale_shape(f, rows, cols));
   if (f.global_scale) q.global_scale = part(global_scale_name(name), DType::kF32, {1});
   return q;
 }

@@ -39,6 +39,17 @@ std::vector<TensorEntry> lay_out(std::span<const TensorSpec> tensors, const std:
   return entries;
 }
 
+// A rename would quietly replace a pipe or a device by a file.
+void check_target(const fs::path& path) {
+  if (path.empty()) throw Error(ErrorCode::kUsage, "output", "the name is empty");
+  std::error_code ignored;
+  const auto status = fs::status(path, ignored);
+  if (fs::is_directory(status)) throw Error(ErrorCode::kIo, path.string(), "is a folder");
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    throw Error(ErrorCode::kIo, path.string(), "is not a regular file");
+  }
+}
+
 void sync_folder(const fs::path& folder) {
   // Makes the rename durable. Some file systems cannot; the data itself is already synced.
   const int fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -63,7 +74,7 @@ SafetensorsWriter::SafetensorsWriter(fs::path path, std::span<const TensorSpec> 
                   printable(entry.name));
     }
   }
-  if (fs::is_directory(path_)) throw Error(ErrorCode::kIo, path_.string(), "is a folder");
+  check_target(path_);
 
   for (int attempt = 0; fd_ < 0; ++attempt) {
     temporary_ = path_;

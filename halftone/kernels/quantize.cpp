@@ -57,19 +57,29 @@ QuantizedTensor quantize(const Kernels& kernels, const Tensor& x, const Format& 
   return q;
 }
 
+DequantizeArgs dequantize_args(const QuantizedTensor& q, int64_t first_row, const Matrix& y) {
+  HT_ASSERT(first_row == 0 || q.axis == 1);
+  const int64_t cols = q.stored_cols();
+  DequantizeArgs args;
+  args.format = q.format;
+  args.codes = reinterpret_cast<const uint8_t*>(q.codes.bytes().data()) +
+               first_row * q.format.code_bytes(cols);
+  args.scales =
+      q.scales.bytes().data() + first_row * q.format.scales_per_row(cols) * q.format.scale_bytes();
+  if (q.format.global_scale) args.global_scale = q.global_scale.as<float>().data();
+  args.transpose = q.axis == 0;
+  args.y = y;
+  return args;
+}
+
 Tensor dequantize(const Kernels& kernels, const QuantizedTensor& q, DType dtype, Stream stream) {
   if (dtype != DType::kF32 && dtype != DType::kBF16) {
     throw Error(ErrorCode::kInvalidInput, "dequantize", "writes F32 or BF16, not {}",
                 name_of(dtype));
   }
   Tensor y = Tensor::empty(dtype, q.shape);
-  DequantizeArgs args;
-  args.format = q.format;
-  args.codes = reinterpret_cast<const uint8_t*>(q.codes.bytes().data());
-  args.scales = q.scales.bytes().data();
-  if (q.format.global_scale) args.global_scale = q.global_scale.as<float>().data();
-  args.transpose = q.axis == 0;
-  args.y = {y.mutable_bytes().data(), dtype, q.shape[0], q.shape[1], q.shape[1]};
+  const DequantizeArgs args =
+      dequantize_args(q, 0, {y.mutable_bytes().data(), dtype, q.shape[0], q.shape[1], q.shape[1]});
   launch(kernels.dequantize, args, stream);
   return y;
 }

@@ -23,6 +23,10 @@ QuantizedTensor quantize(const Kernels& kernels, const Tensor& x, const Format& 
 // To F32 or BF16, in the shape and orientation of the tensor that was quantized.
 Tensor dequantize(const Kernels& kernels, const QuantizedTensor& q, DType dtype, Stream stream);
 
+// Arguments that dequantize the stored rows of q from first_row on into y (axis 1 only unless
+// first_row is 0).
+DequantizeArgs dequantize_args(const QuantizedTensor& q, int64_t first_row, const Matrix& y);
+
 float amax(const Kernels& kernels, const Tensor& x, Stream stream);
 
 }  // namespace halftone

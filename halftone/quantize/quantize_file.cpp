@@ -48,8 +48,9 @@ struct RowError {
   double error = 0, norm = 0;
 };
 
+// Both are multiplied by `unit` first, so that squares neither overflow nor vanish.
 template <class T>
-RowError row_error(const T* x, const float* y, int64_t n) {
+RowError row_error(const T* x, const float* y, int64_t n, float unit) {
   RowError sum;
   constexpr int64_t kLanes = 16, kRun = 1024;  // short float sums, added up in double
   for (int64_t start = 0; start < n; start += kRun) {
@@ -58,16 +59,17 @@ RowError row_error(const T* x, const float* y, int64_t n) {
     int64_t i = start;
     for (; i + kLanes <= end; i += kLanes) {
       for (int64_t lane = 0; lane < kLanes; ++lane) {
-        const float value = to_float(x[i + lane]);
-        const float difference = value - y[i + lane];
+        const float value = to_float(x[i + lane]) * unit;
+        const float difference = value - y[i + lane] * unit;
         error[lane] += difference * difference;
         norm[lane] += value * value;
       }
     }
     for (; i < end; ++i) {
-      const float value = to_float(x[i]);
-      sum.error += static_cast<double>(value - y[i]) * (value - y[i]);
-      sum.norm += static_cast<double>(value) * value;
+      const double value = static_cast<double>(to_float(x[i])) * unit;
+      const double difference = value - static_cast<double>(y[i]) * unit;
+      sum.error += difference * difference;
+      sum.norm += value * value;
     }
     for (int64_t lane = 0; lane < kLanes; ++lane) {
       sum.error += error[lane];
@@ -78,28 +80,22 @@ RowError row_error(const T* x, const float* y, int64_t n) {
 }
 
 // One row at a time, so that no full copy in float is made.
-double relative_error(const Tensor& x, const QuantizedTensor& q, const Kernels& kernels,
-                      Stream stream) {
+double relative_error(const Tensor& x, const QuantizedTensor& q, float largest,
+                      const Kernels& kernels, Stream stream) {
+  const float unit = std::ldexp(1.0f, std::clamp(-std::ilogb(largest), -126, 126));
   const int64_t rows = x.shape()[0], cols = x.shape()[1];
   std::vector<RowError> errors(static_cast<size_t>(rows));
   parallel_for(stream.threads, rows, 16, [&](int64_t begin, int64_t end) {
     std::vector<float> y(static_cast<size_t>(cols));
     for (int64_t r = begin; r < end; ++r) {
-      DequantizeArgs args;
-      args.format = q.format;
-      args.codes =
-          reinterpret_cast<const uint8_t*>(q.codes.bytes().data()) + r * q.format.code_bytes(cols);
-      args.scales =
-          q.scales.bytes().data() + r * q.format.scales_per_row(cols) * q.format.scale_bytes();
-      if (q.format.global_scale) args.global_scale = q.global_scale.as<float>().data();
-      args.y = {y.data(), DType::kF32, 1, cols, cols};
-      kernels.dequantize.launch(args, {1});
+      const Matrix row_view{y.data(), DType::kF32, 1, cols, cols};
+      kernels.dequantize.launch(dequantize_args(q, r, row_view), {1});
       const std::byte* row = x.bytes().data() + r * cols * (bits_of(x.dtype()) / 8);
       errors[r] = x.dtype() == DType::kF32
-                      ? row_error(reinterpret_cast<const float*>(row), y.data(), cols)
+                      ? row_error(reinterpret_cast<const float*>(row), y.data(), cols, unit)
                   : x.dtype() == DType::kBF16
-                      ? row_error(reinterpret_cast<const bf16*>(row), y.data(), cols)
-                      : row_error(reinterpret_cast<const fp16*>(row), y.data(), cols);
+                      ? row_error(reinterpret_cast<const bf16*>(row), y.data(), cols, unit)
+                      : row_error(reinterpret_cast<const fp16*>(row), y.data(), cols, unit);
     }
   });
   RowError sum;
@@ -209,8 +205,7 @@ class FileQuantizer {
       const Format& f = found->second.format;
       const int64_t rows = tensor.shape[0], cols = tensor.shape[1];
       specs.push_back({tensor.name, code_dtype(f), {rows, f.code_bytes(cols)}});
-      add_scale(scale_name(tensor.name), scale_dtype(f),
-                f.span == ScaleSpan::kTensor ? Shape{1} : Shape{rows, f.scales_per_row(cols)});
+      add_scale(scale_name(tensor.name), scale_dtype(f), scale_shape(f, rows, cols));
       if (f.global_scale) add_scale(global_scale_name(tensor.name), DType::kF32, {1});
     }
     return specs;
@@ -234,7 +229,7 @@ class FileQuantizer {
       if (metadata_.contains(tensor->name)) {
         if (!convert_tensor(*tensor, writer)) return false;
       } else {
-        copy_tensor(*tensor, writer);
+        copy_tensor(*tensor, writer, {tensor->name, done, total});
       }
       done += tensor->byte_size();
     }
@@ -246,7 +241,8 @@ class FileQuantizer {
 
   bool convert_tensor(const TensorEntry& entry, SafetensorsWriter& writer) {
     const Tensor x = input_.tensor(entry);
-    if (!std::isfinite(amax(kernels_, x, stream_))) return false;
+    const float largest = amax(kernels_, x, stream_);
+    if (!std::isfinite(largest)) return false;
     const QuantizedTensor q = quantize(kernels_, x, options_.format, {}, stream_);
     writer.write(entry.name, q.codes.bytes());
     writer.write(scale_name(entry.name), q.scales.bytes());
@@ -254,16 +250,19 @@ class FileQuantizer {
       writer.write(global_scale_name(entry.name), q.global_scale.bytes());
     }
     report_.converted.push_back({entry.name, entry.shape, entry.byte_size(), q.byte_size(),
-                                 relative_error(x, q, kernels_, stream_)});
+                                 relative_error(x, q, largest, kernels_, stream_)});
     return true;
   }
 
-  void copy_tensor(const TensorEntry& entry, SafetensorsWriter& writer) const {
+  void copy_tensor(const TensorEntry& entry, SafetensorsWriter& writer, Progress progress) const {
     auto bytes = input_.bytes(entry);
     constexpr size_t kChunk = 16 << 20;  // short enough to cancel
     while (!bytes.empty()) {
-      writer.write(entry.name, bytes.first(std::min(kChunk, bytes.size())));
-      bytes = bytes.subspan(std::min(kChunk, bytes.size()));
+      const auto chunk = bytes.first(std::min(kChunk, bytes.size()));
+      writer.write(entry.name, chunk);
+      bytes = bytes.subspan(chunk.size());
+      progress.done += static_cast<int64_t>(chunk.size());
+      progress_(progress);
     }
   }
 

@@ -90,13 +90,7 @@ class Driver {
 
 }  // namespace
 
-bool built_with_cuda() {
-#if defined(HALFTONE_CUDA)
-  return true;
-#else
-  return false;
-#endif
-}
+std::vector<std::string> backends() { return {"cpu"}; }
 
 CpuInfo cpu_info() {
   CpuInfo info;

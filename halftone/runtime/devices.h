@@ -27,7 +27,7 @@ CpuInfo cpu_info();
 GpuList list_gpus();
 DeviceInfo cpu_device();
 
-// Whether this build holds the CUDA backend.
-bool built_with_cuda();
+// Backends that this build can run on.
+std::vector<std::string> backends();
 
 }  // namespace halftone

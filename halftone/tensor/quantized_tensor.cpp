@@ -33,14 +33,17 @@ DType scale_dtype(const Format& format) {
   return DType::kF32;
 }
 
+Shape scale_shape(const Format& format, int64_t rows, int64_t cols) {
+  if (format.span == ScaleSpan::kTensor) return {1};
+  return {rows, format.scales_per_row(cols)};
+}
+
 QuantizedTensor QuantizedTensor::empty(const Format& format, const Shape& shape, int axis) {
   HT_ASSERT(format.quantized() && shape.rank() == 2 && (axis == 0 || axis == 1));
   QuantizedTensor q{format, shape, axis, {}, {}, {}};
   const int64_t rows = q.stored_rows(), cols = q.stored_cols();
   q.codes = Tensor::empty(code_dtype(format), {rows, format.code_bytes(cols)});
-  const Shape scales =
-      format.span == ScaleSpan::kTensor ? Shape{1} : Shape{rows, format.scales_per_row(cols)};
-  q.scales = Tensor::empty(scale_dtype(format), scales);
+  q.scales = Tensor::empty(scale_dtype(format), scale_shape(format, rows, cols));
   if (format.global_scale) q.global_scale = Tensor::empty(DType::kF32, {1});
   return q;
 }

@@ -32,5 +32,7 @@ struct QuantizedTensor {
 
 DType code_dtype(const Format& format);
 DType scale_dtype(const Format& format);
+// Of the scales of [rows, cols] as stored.
+Shape scale_shape(const Format& format, int64_t rows, int64_t cols);
 
 }  // namespace halftone

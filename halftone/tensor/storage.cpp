@@ -55,7 +55,8 @@ std::shared_ptr<Storage> Storage::allocate(int64_t bytes) {
 
 std::shared_ptr<const Storage> Storage::map_file(const std::filesystem::path& path) {
   const std::string name = path.string();
-  const FileDescriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  // Without O_NONBLOCK a pipe of this name would hold us until somebody writes to it.
+  const FileDescriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.fd < 0) {
     const auto code = errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo;
     throw Error(code, name, "{}", errno == ENOENT ? "no such file" : std::strerror(errno));

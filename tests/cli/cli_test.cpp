@@ -1,11 +1,12 @@
 // The program as a user runs it: a process, its output and its exit code.
+#include "halftone/cli/cli.h"
+
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -89,6 +90,7 @@ TEST_F(Cli, HelpOfEveryCommandTeachesIt) {
 TEST_F(Cli, WrongUsageIsOneLineAndExitCode2) {
   expect_one_line(run({}), 2, "ubcommand is required");
   expect_one_line(run({"paint"}), 2, "there is no command 'paint'");
+  expect_one_line(run({"--foo"}), 2, "there is no option '--foo'");
   expect_one_line(run({"inspect"}), 2, "path is required");
   expect_one_line(run({"info", "--jsn"}), 2, "--jsn");
   expect_one_line(run({"quantize", "x", "-o", "y"}), 2, "--format is required");
@@ -148,6 +150,12 @@ TEST_F(Cli, InspectOfAPipelineFolderShowsItsComponents) {
   ASSERT_EQ(parts["components"].size(), 2u);
   EXPECT_EQ(parts["components"][0]["component"], "transformer");
   EXPECT_THAT(run({"inspect", path("pipe")}).out, HasSubstr("vae: "));
+  // A component that cannot be read does not hide the others.
+  test::write_file(dir_ / "pipe/vae/second.safetensors", "");
+  const Result broken = run({"inspect", path("pipe")});
+  EXPECT_EQ(broken.code, 0);
+  EXPECT_THAT(broken.out, HasSubstr("vae: cannot be read: "));
+  EXPECT_THAT(broken.out, HasSubstr("a.weight"));
 }
 
 TEST_F(Cli, QuantizeEveryFormatAndInspectIt) {
@@ -174,37 +182,29 @@ TEST_F(Cli, QuantizeEveryFormatAndInspectIt) {
 }
 
 TEST_F(Cli, CtrlCLeavesNothingBehind) {
-  // Large enough that the signal arrives while it works.
-  const fs::path big = dir_ / "big.safetensors";
-  std::vector<TensorSpec> specs;
-  for (int i = 0; i < 64; ++i)
-    specs.push_back({fmt::format("l.{}.weight", i), DType::kBF16, {1024, 1024}});
-  SafetensorsWriter writer(big, specs, {});
-  const Tensor weight = test::random_bits(DType::kBF16, {1024, 1024}, 1);
-  Tensor finite = Tensor::empty(DType::kBF16, {1024, 1024});
-  for (int64_t i = 0; i < finite.numel(); ++i)
-    finite.mutable_as<bf16>()[i] = {static_cast<uint16_t>(weight.as<uint16_t>()[i] & 0xBFFF)};
-  for (const auto& spec : specs) writer.write(spec.name, finite.bytes());
-  writer.finish();
-  const pid_t child = start({"quantize", big.string(), "--format", "nvfp4", "-o",
-                             path("out.safetensors"), "--threads", "1"},
-                            dir_ / "o", dir_ / "e");
-  // The temporary file tells that it has begun.
-  const auto begun = [&] {
-    for (const auto& item : fs::directory_iterator(dir_.path())) {
-      if (item.path().extension() == ".tmp") return true;
-    }
-    return false;
-  };
-  for (int i = 0; i < 2000 && !begun(); ++i) ::usleep(1000);
-  ::kill(child, SIGINT);
+  // In this process, so that the interrupt comes at a known moment.
+  const std::string model = write_model(), out = path("out.safetensors");
+  int asked = 0;
+  cli::Context context;
+  context.interrupted = [&] { return ++asked == 2; };
+  const char* argv[] = {"halftone", "quantize", model.c_str(), "--format",
+                        "fp8",      "-o",       out.c_str()};
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(cli::run(7, argv, context), 130);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "halftone quantize: interrupted; nothing was written\n");
+  EXPECT_EQ(asked, 2);
+  for (const auto& item : fs::directory_iterator(dir_.path())) {
+    EXPECT_EQ(item.path().filename(), "model.safetensors");
+  }
+}
+
+TEST_F(Cli, AFullStandardOutputIsNotSuccess) {
+  const pid_t child = start({"info"}, "/dev/full", dir_ / "e");
   int status = 0;
   ::waitpid(child, &status, 0);
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 130);
-  EXPECT_THAT(test::read_file(dir_ / "e"), HasSubstr("interrupted"));
-  EXPECT_FALSE(fs::exists(path("out.safetensors")));
-  EXPECT_FALSE(begun());
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  EXPECT_THAT(test::read_file(dir_ / "e"), HasSubstr("standard output: cannot write"));
 }
 
 }  // namespace

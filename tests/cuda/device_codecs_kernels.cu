@@ -22,7 +22,9 @@ __global__ void compute_kernel(const float* x, Results* results, uint64_t count)
 
 bool gpu_present() {
   int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) return false;
+  cudaFuncAttributes attributes{};  // fails where nothing was compiled for this GPU
+  return cudaFuncGetAttributes(&attributes, compute_kernel) == cudaSuccess;
 }
 
 std::vector<Results> compute_on_device(const std::vector<float>& x) {

@@ -70,7 +70,7 @@ HT_HOST_DEVICE inline Results compute(float x, uint64_t index) {
   return r;
 }
 
-// 0 if no GPU can run this, otherwise computes on the device; throws on any CUDA error.
+// Whether there is a GPU that this was compiled for.
 bool gpu_present();
 std::vector<Results> compute_on_device(const std::vector<float>& x);
 

@@ -14,7 +14,7 @@ class DeviceCodecs : public testing::Test {
   static void SetUpTestSuite() {
     if (gpu_present()) return;
     // No GPU on this machine: ctest counts this exit code as skipped, not as passed.
-    std::fprintf(stderr, "no GPU: the device codecs were compiled, not run\n");
+    std::fprintf(stderr, "no GPU that these were compiled for: the device codecs were not run\n");
     std::_Exit(77);
   }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "halftone/io/quantization_metadata.h"
+#include "tests/support/errors.h"
 
 namespace halftone {
 namespace {
@@ -41,11 +42,12 @@ TEST(Dialect, ComfyUiByEachOfItsMarkers) {
                    R"({"format_version":"1.0","layers":{"a":{"format":"mxfp8"}}})"}});
   EXPECT_EQ(by_metadata.dialect, Dialect::kComfyUI);
   EXPECT_EQ(by_metadata.layers.at("mxfp8"), 1);
-  const auto legacy = detect(
-      {tensor("scaled_fp8", DType::kF8E4M3, {2}), tensor("a.scale_weight", DType::kF32, {1})});
+  const auto legacy =
+      detect({tensor("m.scaled_fp8", DType::kF8E4M3, {2}), tensor("m.a.weight", DType::kF8E5M2),
+              tensor("m.a.scale_weight", DType::kF32, {1})});
   EXPECT_EQ(legacy.dialect, Dialect::kComfyUI);
-  EXPECT_EQ(legacy.evidence, "tensor scaled_fp8");
-  EXPECT_EQ(legacy.layers.at("float8_e4m3fn"), 1);
+  EXPECT_EQ(legacy.evidence, "tensor m.scaled_fp8");
+  EXPECT_EQ(legacy.layers.at("fp8-e5m2"), 1);
 }
 
 TEST(Dialect, OtherTools) {
@@ -68,6 +70,25 @@ TEST(Dialect, OtherTools) {
   EXPECT_EQ(mx.layers.at("mxfp8"), 1);
   EXPECT_EQ(detect({tensor("a.weight", DType::kF8E5M2)}).dialect, Dialect::kPlainFp8);
   EXPECT_EQ(detect({tensor("a.weight", DType::kF4)}).dialect, Dialect::kUnknown);
+}
+
+TEST(Dialect, WhatLooksTheSameIsCalledByBothNames) {
+  const auto fp8 =
+      detect({tensor("a.weight", DType::kF8E4M3), tensor("a.weight_scale", DType::kF32, {1})});
+  EXPECT_EQ(fp8.dialect, Dialect::kScaledFp8);
+  EXPECT_EQ(fp8.layers.at("fp8"), 1);
+}
+
+TEST(Dialect, IntegersAreNoFormatOfOurs) {
+  EXPECT_EQ(
+      detect({tensor("a.weight", DType::kI8), tensor("a.weight_scale", DType::kF32, {1})}).dialect,
+      Dialect::kNone);
+}
+
+TEST(Dialect, MetadataAboutATensorThatIsNotThereIsAnError) {
+  const Metadata metadata = {{kQuantizationKey, to_json({{"b.weight", {formats::fp8, {4, 4}}}})}};
+  EXPECT_EQ(test::error_of([&] { detect({tensor("a.weight", DType::kF8E4M3)}, metadata); }),
+            "f: metadata halftone.quantization: tensor 'b.weight' is not in the file");
 }
 
 TEST(Dialect, NamesAreDistinct) {

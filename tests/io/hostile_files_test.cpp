@@ -208,6 +208,8 @@ TEST_F(ShardedFolder, WrongIndexes) {
     write_index(fmt::format(R"({{"a":"{}"}})", outside));
     EXPECT_THAT(open_error(), HasSubstr("outside the folder")) << outside;
   }
+  write_index(fmt::format(R"({{"a":"{}"}})", std::string(300, 'x')));
+  EXPECT_THAT(open_error(), AllOf(HasSubstr("tensor 'a'"), HasSubstr("is missing")));
   write_index(R"({"a":1})");
   EXPECT_THAT(open_error(), HasSubstr("tensor 'a': its shard is not a name"));
   write_index(R"({"a":"m-00001.safetensors","a":"m-00002.safetensors"})");
@@ -244,6 +246,8 @@ TEST(Checkpoint, SingleFilesAndEmptyFolders) {
 }
 
 TEST(Json, IsReadStrictly) {
+  EXPECT_THAT(error_of([] { parse_json(std::string((16 << 20) + 1, ' '), "f"); }),
+              HasSubstr("too many"));
   EXPECT_THAT(error_of([] { parse_json("[1e999]", "f.json"); }), HasSubstr("f.json: bad JSON"));
   EXPECT_EQ(parse_json(R"({"a":[1,2]})", "f")["a"][1], 2);
   EXPECT_EQ(error_of([] { parse_json(R"({"a":1,"a":2})", "f.json"); }),

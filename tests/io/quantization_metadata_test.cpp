@@ -41,30 +41,44 @@ TEST(QuantizationMetadata, WhatDoesNotFitIsNamed) {
       parse_quantization_metadata(R"({"version":1,"tensors":{"a.weight":)" + entry + "}}", "f");
     });
   };
-  EXPECT_EQ(parse(R"({"format":"fp8","shape":[2,3],"rounding":"nearest-even"})"), "(no error)");
-  EXPECT_EQ(parse(R"({"format":"fp9","shape":[2,3],"rounding":"nearest-even"})"),
+  EXPECT_EQ(parse(R"({"format":"fp8","shape":[2,3],"scale":"channel","rounding":"nearest-even"})"),
+            "(no error)");
+  EXPECT_EQ(parse(R"({"format":"fp9","shape":[2,3],"scale":"channel","rounding":"nearest-even"})"),
             "f: tensor 'a.weight': unknown format 'fp9'");
-  EXPECT_THAT(parse(R"({"format":"bf16","shape":[2,3],"rounding":"nearest-even"})"),
+  EXPECT_THAT(parse(R"({"format":"bf16","shape":[2,3],"scale":"none","rounding":"nearest-even"})"),
               HasSubstr("unknown format"));
-  EXPECT_THAT(parse(R"({"format":"fp8","rounding":"nearest-even"})"), HasSubstr("'shape'"));
-  EXPECT_THAT(parse(R"({"format":"fp8","shape":[2],"rounding":"nearest-even"})"),
+  EXPECT_THAT(parse(R"({"format":"fp8","scale":"channel","rounding":"nearest-even"})"),
+              HasSubstr("'shape'"));
+  EXPECT_THAT(parse(R"({"format":"fp8","shape":[2],"scale":"channel","rounding":"nearest-even"})"),
               HasSubstr("'shape'"));
   EXPECT_THAT(
-      parse(R"({"format":"fp8","shape":[1099511627776,1099511627776],"rounding":"nearest-even"})"),
+      parse(
+          R"({"format":"fp8","shape":[1099511627776,1099511627776],"scale":"channel","rounding":"nearest-even"})"),
       HasSubstr("overflows"));
   EXPECT_THAT(parse(R"({"format":"fp8","shape":[2,3]})"), HasSubstr("'rounding'"));
   EXPECT_THAT(
       parse(
-          R"({"format":"mxfp8","shape":[2,3],"rounding":"nearest-even","block":16,"scale_layout":"linear","scale_rounding":"rceil"})"),
+          R"({"format":"mxfp8","shape":[2,3],"scale":"block","rounding":"nearest-even","block":16,"scale_layout":"linear","scale_rounding":"rceil"})"),
       HasSubstr("'block' is not 32"));
   EXPECT_THAT(
       parse(
-          R"({"format":"mxfp8","shape":[2,3],"rounding":"nearest-even","block":32,"scale_layout":"linear","scale_rounding":"up"})"),
+          R"({"format":"mxfp8","shape":[2,3],"scale":"block","rounding":"nearest-even","block":32,"scale_layout":"linear","scale_rounding":"up"})"),
       HasSubstr("scale_rounding"));
   EXPECT_THAT(
       parse(
-          R"({"format":"nvfp4","shape":[2,3],"rounding":"nearest-even","block":16,"scale_layout":"linear","order":"high-nibble-first"})"),
+          R"({"format":"nvfp4","shape":[2,3],"scale":"block","rounding":"nearest-even","block":16,"scale_layout":"linear","order":"high-nibble-first"})"),
       HasSubstr("'order'"));
+  const std::string nvfp4 =
+      R"({"format":"nvfp4","shape":[2,16],"scale":"block","rounding":"nearest-even","block":16,"scale_layout":"linear","order":"low-nibble-first","min_block_scale":0,"four_over_six":false,"tile_rows":1})";
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string changed = nvfp4;
+    return parse(changed.replace(changed.find(from), from.size(), to));
+  };
+  EXPECT_EQ(parse(nvfp4), "(no error)");
+  EXPECT_THAT(with("\"tile_rows\":1", "\"tile_rows\":7"), HasSubstr("'tile_rows'"));
+  EXPECT_THAT(with("false", "\"yes\""), HasSubstr("'four_over_six'"));
+  EXPECT_THAT(with("\"scale\":\"block\"", "\"scale\":\"channel\""),
+              HasSubstr("'scale' is not 'block'"));
   EXPECT_THAT(parse("7"), HasSubstr("a.weight"));
   EXPECT_THAT(error_of([] { parse_quantization_metadata(R"({"version":2,"tensors":{}})", "f"); }),
               HasSubstr("version 1"));

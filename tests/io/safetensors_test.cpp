@@ -1,6 +1,7 @@
 // Reading and writing whole files, tied to the reference package by committed fixtures.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <csignal>
@@ -189,6 +190,41 @@ TEST(SafetensorsWriter, AFullDiskIsAnErrorAndLeavesNothing) {
   ::waitpid(child, &status, 0);
   EXPECT_EQ(WEXITSTATUS(status), 7);
   EXPECT_TRUE(names_in(dir.path()).empty());
+}
+
+TEST(SafetensorsWriter, AWriteThatFailsHalfwayIsAnErrorAndLeavesNothing) {
+  const TempDir dir;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    std::string message;
+    try {
+      SafetensorsWriter writer(dir / "x.safetensors", kTwo, {});
+      writer.write("a", pattern(DType::kU8, {1 << 20}, 1).bytes());
+      const rlimit limit{1 << 20, 1 << 20};  // the disk "fills up" now
+      ::setrlimit(RLIMIT_FSIZE, &limit);
+      writer.write("b", pattern(DType::kU8, {1 << 20}, 1).bytes());
+      writer.finish();
+    } catch (const Error& error) {
+      message = error.what();
+    }
+    ::_exit(message.find("x.safetensors: cannot write") != std::string::npos ? 7 : 8);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 7);
+  EXPECT_TRUE(names_in(dir.path()).empty());
+}
+
+TEST(SafetensorsWriter, DoesNotReplaceWhatIsNoFile) {
+  const TempDir dir;
+  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
+  EXPECT_EQ(test::error_of([&] { SafetensorsWriter(dir / "pipe", kTwo, {}); }),
+            (dir / "pipe").string() + ": is not a regular file");
+  EXPECT_EQ(test::error_of([&] { SafetensorsFile(dir / "pipe"); }),
+            (dir / "pipe").string() + ": is not a regular file");  // and does not wait for a writer
+  EXPECT_EQ(test::error_of([&] { SafetensorsWriter("", kTwo, {}); }), "output: the name is empty");
+  EXPECT_TRUE(fs::is_fifo(dir / "pipe"));
 }
 
 TEST(SafetensorsWriter, ReplacesAnOlderFileAtomically) {

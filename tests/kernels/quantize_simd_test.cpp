@@ -5,9 +5,11 @@
 #include <vector>
 
 #include "halftone/kernels/quantize.h"
+#include "halftone/numerics/minifloat.h"
 #include "tests/support/tensors.h"
 
 #ifdef HALFTONE_HAS_HIGHWAY
+#include "halftone/kernels/cpu/simd_spans.h"
 #include "hwy/highway.h"
 #endif
 
@@ -19,11 +21,15 @@ using test::bytes_of;
 // Instruction sets to try: all that this CPU has, or the build's only table.
 std::vector<int64_t> instruction_sets() {
 #ifdef HALFTONE_HAS_HIGHWAY
+#if HWY_ARCH_X86
   std::vector<int64_t> targets;
   for (const int64_t target : {HWY_SSE4, HWY_AVX2, HWY_AVX3}) {
     if ((hwy::SupportedTargets() & target) != 0) targets.push_back(target);
   }
   return targets;
+#else
+  return {hwy::SupportedTargets() & -hwy::SupportedTargets()};  // the best one
+#endif
 #else
   return {0};
 #endif
@@ -43,6 +49,7 @@ class SimdQuantize : public testing::TestWithParam<int64_t> {
 #ifdef HALFTONE_HAS_HIGHWAY
     hwy::SetSupportedTargetsForTest(GetParam());
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    ASSERT_STREQ(simd::instruction_set(), hwy::TargetName(GetParam()));  // the switch worked
 #endif
   }
   void TearDown() override {
@@ -168,6 +175,56 @@ TEST_P(SimdQuantize, EveryBf16InputThroughEveryElementFormat) {
       const uint8_t code =
           format.element == ElementType::kE4M3 ? encode<E4M3>(value) : encode<E5M2>(value);
       ASSERT_EQ(bytes_of(q.codes.reshape({65536, 1}).rows(bits, bits + 1))[0], code) << value;
+    }
+  }
+}
+
+// A block whose largest value is 6 has scale 1 under g = 1, so the other 15 meet E2M1 as they are.
+TEST_P(SimdQuantize, EveryBf16InputUpToSixThroughE2m1) {
+  std::vector<uint16_t> inputs;
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    if (std::fabs(to_float(bf16{static_cast<uint16_t>(bits)})) <= 6.0f)
+      inputs.push_back(static_cast<uint16_t>(bits));
+  }
+  const auto blocks = static_cast<int64_t>((inputs.size() + 14) / 15);
+  Tensor x = Tensor::zeros(DType::kBF16, {1, blocks * 16});
+  for (int64_t b = 0; b < blocks; ++b) x.mutable_as<bf16>()[b * 16] = to_bf16(6.0f);
+  for (size_t i = 0; i < inputs.size(); ++i)
+    x.mutable_as<bf16>()[i / 15 * 16 + 1 + i % 15] = {inputs[i]};
+  expect_equal(x, formats::nvfp4, {.static_scale = 1.0f});
+  const auto codes =
+      bytes_of(quantize(cpu_kernels(), x, formats::nvfp4, {.static_scale = 1.0f}, {}).codes);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const size_t at = i / 15 * 16 + 1 + i % 15;
+    ASSERT_EQ(codes[at / 2] >> (at % 2 * 4) & 0xF, encode<E2M1>(to_float(bf16{inputs[i]})))
+        << inputs[i];
+  }
+}
+
+// A matrix inside a wider one: what lies beside it must not leak in.
+TEST_P(SimdQuantize, RowsWithAStride) {
+  const Tensor wide = test::random_bits(DType::kF32, {20, 100}, 31);
+  for (const Format& format : every_variant()) {
+    for (const bool transpose : {false, true}) {
+      const Shape shape = transpose ? Shape{40, 20} : Shape{20, 40};
+      std::vector<uint8_t> bytes[2];
+      for (const Kernels* kernels : {&cpu_scalar_kernels(), &cpu_kernels()}) {
+        QuantizedTensor q = QuantizedTensor::empty(format, shape);
+        float global = 0;
+        QuantizeArgs args;
+        args.x = {wide.as<float>().data() + 7, DType::kF32, 20, 40, 100};
+        args.transpose = transpose;
+        args.format = format;
+        args.codes = reinterpret_cast<uint8_t*>(q.codes.mutable_bytes().data());
+        args.scales = q.scales.mutable_bytes().data();
+        args.global_scale = &global;
+        kernels->quantize.launch(args, {2});
+        auto& all = bytes[kernels == &cpu_kernels()];
+        all = bytes_of(q.codes);
+        const auto scales = bytes_of(q.scales);
+        all.insert(all.end(), scales.begin(), scales.end());
+      }
+      ASSERT_EQ(bytes[0], bytes[1]) << format.name << " transposed " << transpose;
     }
   }
 }

@@ -153,6 +153,28 @@ TEST_F(QuantizeFile, WeightsThatAreNotFiniteStayAsTheyAre) {
   }
 }
 
+TEST_F(QuantizeFile, ErrorsOfTinyAndHugeWeightsAreTrue) {
+  const auto normal = run(formats::fp8).converted[1].relative_error;
+  const auto original = test::gaussians(4, 32 * 96);
+  for (const int exponent : {-80, 70}) {
+    Tensor scaled = Tensor::empty(DType::kF32, tensors_[3].second.shape());
+    for (int64_t i = 0; i < scaled.numel(); ++i) {
+      scaled.mutable_as<float>()[i] = std::ldexp(original[i], exponent);
+    }
+    tensors_[3].second = scaled;
+    EXPECT_NEAR(run(formats::fp8).converted[1].relative_error, normal, 1e-6) << exponent;
+  }
+}
+
+TEST_F(QuantizeFile, LargeTensorsThatAreCopiedReportProgress) {
+  tensors_.emplace_back("big", Tensor::zeros(DType::kU8, {40 << 20}));
+  write_safetensors(in_, tensors_);
+  int within = 0;
+  quantize_file(in_, out_, {formats::fp8, {}, {}}, cpu_kernels(), {1},
+                [&](const Progress& p) { within += p.item == "big"; });
+  EXPECT_GE(within, 3);
+}
+
 TEST_F(QuantizeFile, WhatCannotWorkIsRefusedAndLeavesNothing) {
   EXPECT_THAT(failure({formats::fp8, {"x*"}, {}}),
               HasSubstr("nothing to convert: all 3 weights are kept"));

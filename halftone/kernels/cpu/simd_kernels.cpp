@@ -38,8 +38,9 @@ float matrix_amax(const ConstMatrix& x, int threads) {
   const bool dense = x.stride == x.cols || x.rows == 1;
   const int64_t rows =
       dense ? (x.rows * x.cols == 0 ? 0 : (x.rows * x.cols + kPiece - 1) / kPiece) : x.rows;
-  std::vector<uint32_t> partial(static_cast<size_t>(std::max(threads, 1)), 0);
-  const int64_t pieces = static_cast<int64_t>(partial.size());
+  const int64_t worth = x.rows * x.cols / kValuesPerThread;  // threads that have enough to do
+  const int64_t pieces = std::clamp<int64_t>(worth, 1, std::max(threads, 1));
+  std::vector<uint32_t> partial(static_cast<size_t>(pieces), 0);
   parallel_for(threads, pieces, 1, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) {
       uint32_t largest = 0;
