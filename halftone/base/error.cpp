@@ -35,6 +35,15 @@ bool is_control(std::string_view sequence) {
 
 }  // namespace
 
+bool is_valid_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const size_t length = utf8_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
 std::string printable(std::string_view text, size_t max_bytes) {
   std::string out;
   while (!text.empty()) {

@@ -48,6 +48,8 @@ class Error : public std::exception {
 // malformed UTF-8 are escaped, and what is longer than max_bytes is cut.
 std::string printable(std::string_view text, size_t max_bytes = 200);
 
+bool is_valid_utf8(std::string_view text);
+
 namespace detail {
 [[noreturn]] void assertion_failed(const char* condition, const char* file, int line);
 }

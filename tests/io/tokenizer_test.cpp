@@ -1,0 +1,77 @@
+#include "halftone/io/tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "halftone/io/json.h"
+#include "tests/support/errors.h"
+
+namespace halftone {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+const std::filesystem::path kData = std::filesystem::path(HALFTONE_TEST_DATA) / "tokenizer";
+
+TEST(Tokenizer, EqualsTheTokenizersPackageOnHardText) {
+  const json cases = read_json_file(kData / "cases.json");
+  ASSERT_GT(cases.size(), 400u);
+  for (const char* file : {"tokenizer.json", "tokenizer_old.json"}) {
+    const auto tokenizer = Tokenizer::load(kData / file);
+    for (const auto& item : cases) {
+      const auto text = item[0].get<std::string>();
+      ASSERT_EQ(tokenizer.encode(text), item[1].get<std::vector<int32_t>>()) << json(text).dump();
+    }
+  }
+}
+
+TEST(Tokenizer, AddedTokensAreFound) {
+  const auto tokenizer = Tokenizer::load(kData / "tokenizer.json");
+  EXPECT_EQ(tokenizer.find("<|im_end|>"), tokenizer.encode("<|im_end|>")[0]);
+  EXPECT_FALSE(tokenizer.find("<|nope|>").has_value());
+  EXPECT_EQ(tokenizer.vocab_size(), 476);
+}
+
+TEST(Tokenizer, LongWordsAreNotQuadratic) {
+  const auto tokenizer = Tokenizer::load(kData / "tokenizer.json");
+  EXPECT_GT(tokenizer.encode(std::string(300000, 'a')).size(), 1000u);
+}
+
+TEST(Tokenizer, TextThatIsNotUtf8IsRefused) {
+  const auto tokenizer = Tokenizer::load(kData / "tokenizer.json");
+  EXPECT_EQ(test::error_of([&] { tokenizer.encode("a\xff"); }), "text: is not valid UTF-8");
+}
+
+TEST(Tokenizer, WhatIsNotSupportedIsNamed) {
+  const json good = read_json_file(kData / "tokenizer.json");
+  const auto with = [&](const auto& change) {
+    json file = good;
+    change(file);
+    return test::error_of([&] { Tokenizer::parse(file, "t.json"); });
+  };
+  EXPECT_EQ(with([](json&) {}), "(no error)");
+  EXPECT_EQ(with([](json& f) { f["model"]["type"] = "Unigram"; }),
+            "t.json: model Unigram is not one that is supported");
+  EXPECT_EQ(with([](json& f) { f["normalizer"]["type"] = "NFKC"; }),
+            "t.json: normalizer NFKC is not one that is supported");
+  EXPECT_THAT(with([](json& f) { f["pre_tokenizer"] = nullptr; }), HasSubstr("pre_tokenizer"));
+  EXPECT_THAT(
+      with([](json& f) { f["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "("; }),
+      HasSubstr("bad regular expression"));
+  EXPECT_THAT(with([](json& f) { f["added_tokens"][0]["lstrip"] = true; }),
+              HasSubstr("'<|endoftext|>' with lstrip"));
+  EXPECT_THAT(with([](json& f) { f["model"]["merges"].push_back({"zz", "qq"}); }),
+              HasSubstr("('zz' 'qq')"));
+  EXPECT_THAT(with([](json& f) { f["model"]["vocab"].erase("a"); }),
+              HasSubstr("no token for byte 97"));
+  EXPECT_THAT(with([](json& f) { f["model"]["vocab"]["a"] = -1; }),
+              HasSubstr("token 'a' has no id"));
+  EXPECT_THAT(with([](json& f) { f = json::array(); }), HasSubstr("t.json"));
+}
+
+}  // namespace
+}  // namespace halftone
