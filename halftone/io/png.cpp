@@ -1,0 +1,123 @@
+#include "halftone/io/png.h"
+
+#include <png.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "halftone/base/error.h"
+
+namespace halftone {
+namespace {
+
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using File = std::unique_ptr<std::FILE, CloseFile>;
+
+// libpng reports through callbacks that must not return; an exception leaves through them.
+[[noreturn]] void on_error(png_structp png, png_const_charp message) {
+  const auto* name = static_cast<const std::string*>(png_get_error_ptr(png));
+  throw Error(ErrorCode::kIo, *name, "PNG: {}", printable(message));
+}
+void on_warning(png_structp, png_const_charp) {}
+
+std::vector<uint8_t> to_rgb(const Tensor& image) {
+  const int64_t height = image.shape()[1], width = image.shape()[2];
+  const auto values = image.as<float>();
+  std::vector<uint8_t> rgb(static_cast<size_t>(3 * height * width));
+  for (int64_t c = 0; c < 3; ++c) {
+    for (int64_t i = 0; i < height * width; ++i) {
+      const float unit =
+          std::fmin(std::fmax(values[c * height * width + i] * 0.5f + 0.5f, 0.0f), 1.0f);
+      rgb[i * 3 + c] = static_cast<uint8_t>(std::lround(unit * 255.0f));
+    }
+  }
+  return rgb;
+}
+
+}  // namespace
+
+void write_png(const std::filesystem::path& path, const Tensor& image, const PngText& text) {
+  HT_ASSERT(image.shape().rank() == 3 && image.shape()[0] == 3 && image.dtype() == DType::kF32);
+  std::string name = path.string();
+  const std::string temporary = fmt::format("{}.{}.tmp", name, ::getpid());
+  const auto width = static_cast<png_uint_32>(image.shape()[2]);
+  const auto height = static_cast<png_uint_32>(image.shape()[1]);
+  const std::vector<uint8_t> rgb = to_rgb(image);
+  try {
+    const File file(std::fopen(temporary.c_str(), "wb"));
+    if (!file) throw Error(ErrorCode::kIo, name, "{}", std::strerror(errno));
+    png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, &name, on_error, on_warning);
+    png_infop info = png_create_info_struct(png);
+    const auto destroy = [&](void*) { png_destroy_write_struct(&png, &info); };
+    const std::unique_ptr<void, decltype(destroy)> guard(png, destroy);
+    png_init_io(png, file.get());
+    png_set_IHDR(png, info, width, height, 8, PNG_COLOR_TYPE_RGB, PNG_INTERLACE_NONE,
+                 PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+    std::vector<png_text> chunks;
+    for (const auto& [key, value] : text) {
+      png_text chunk{};
+      chunk.compression = PNG_ITXT_COMPRESSION_NONE;
+      chunk.key = const_cast<char*>(key.c_str());
+      chunk.text = const_cast<char*>(value.c_str());
+      chunk.itxt_length = value.size();
+      chunks.push_back(chunk);
+    }
+    png_set_text(png, info, chunks.data(), static_cast<int>(chunks.size()));
+    png_write_info(png, info);
+    for (png_uint_32 r = 0; r < height; ++r) png_write_row(png, rgb.data() + size_t{r} * width * 3);
+    png_write_end(png, info);
+    if (std::fflush(file.get()) != 0 || ::fsync(::fileno(file.get())) != 0) {
+      throw Error(ErrorCode::kIo, name, "{}", std::strerror(errno));
+    }
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  if (std::rename(temporary.c_str(), name.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(temporary.c_str());
+    throw Error(ErrorCode::kIo, name, "cannot rename: {}", std::strerror(error));
+  }
+}
+
+PngImage read_png(const std::filesystem::path& path) {
+  std::string name = path.string();
+  const File file(std::fopen(name.c_str(), "rb"));
+  if (!file) throw Error(ErrorCode::kNotFound, name, "{}", std::strerror(errno));
+  png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &name, on_error, on_warning);
+  png_infop info = png_create_info_struct(png);
+  const auto destroy = [&](void*) { png_destroy_read_struct(&png, &info, nullptr); };
+  const std::unique_ptr<void, decltype(destroy)> guard(png, destroy);
+  png_init_io(png, file.get());
+  png_read_info(png, info);
+  png_set_expand(png);
+  png_set_strip_16(png);
+  png_set_strip_alpha(png);
+  png_set_gray_to_rgb(png);
+  png_read_update_info(png, info);
+  PngImage image;
+  image.width = png_get_image_width(png, info);
+  image.height = png_get_image_height(png, info);
+  image.rgb.resize(static_cast<size_t>(image.width * image.height * 3));
+  HT_ASSERT(png_get_rowbytes(png, info) == static_cast<size_t>(image.width) * 3);
+  for (int64_t r = 0; r < image.height; ++r) {
+    png_read_row(png, image.rgb.data() + r * image.width * 3, nullptr);
+  }
+  png_read_end(png, info);
+  png_textp chunks = nullptr;
+  int count = 0;
+  png_get_text(png, info, &chunks, &count);
+  for (int i = 0; i < count; ++i) {
+    const size_t length = chunks[i].itxt_length > 0 ? chunks[i].itxt_length : chunks[i].text_length;
+    image.text.emplace_back(chunks[i].key, std::string(chunks[i].text, length));
+  }
+  return image;
+}
+
+}  // namespace halftone

@@ -1,0 +1,26 @@
+// PNG files with text that says how a picture was made.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "halftone/tensor/tensor.h"
+
+namespace halftone {
+
+using PngText = std::vector<std::pair<std::string, std::string>>;  // key, UTF-8 value
+
+// image F32 [3, H, W], -1 to 1; what lies outside is cut off. Written under a temporary name and
+// renamed when complete.
+void write_png(const std::filesystem::path& path, const Tensor& image, const PngText& text);
+
+struct PngImage {
+  int64_t width = 0, height = 0;
+  std::vector<uint8_t> rgb;  // [H, W, 3]
+  PngText text;
+};
+PngImage read_png(const std::filesystem::path& path);
+
+}  // namespace halftone

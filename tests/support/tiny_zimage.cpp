@@ -1,0 +1,47 @@
+#include "tests/support/tiny_zimage.h"
+
+#include "halftone/io/safetensors_writer.h"
+#include "halftone/models/autoencoder_kl/autoencoder.h"
+#include "halftone/models/qwen3/text_encoder.h"
+#include "halftone/models/zimage/transformer.h"
+#include "tests/support/procedural.h"
+#include "tests/support/temp_dir.h"
+
+namespace halftone::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+void write_component(const fs::path& folder, const std::string& file, const nlohmann::json& config,
+                     std::initializer_list<std::shared_ptr<Graph>> graphs) {
+  fs::create_directories(folder);
+  write_file(folder / "config.json", config.dump());
+  Weights weights;
+  for (const auto& graph : graphs) weights.merge(procedural_weights(*graph));
+  write_safetensors(folder / file, {weights.begin(), weights.end()});
+}
+
+}  // namespace
+
+void write_zimage_folder(const fs::path& folder, const nlohmann::json& description,
+                         const fs::path& tokenizer) {
+  fs::create_directories(folder / "tokenizer");
+  fs::create_directories(folder / "scheduler");
+  fs::copy_file(tokenizer, folder / "tokenizer" / "tokenizer.json");
+  write_file(folder / "model_index.json", R"({"_class_name":"ZImagePipeline"})");
+  write_file(folder / "scheduler" / "scheduler_config.json", description["scheduler"].dump());
+  const auto transformer =
+      zimage::parse_transformer_config(description["transformer"], "transformer");
+  write_component(folder / "transformer", "diffusion_pytorch_model.safetensors",
+                  description["transformer"],
+                  {zimage::build_transformer(transformer, {1, 4, 4, 32}, {})});
+  const auto text = qwen3::parse_config(description["text_encoder"], "text");
+  write_component(folder / "text_encoder", "model.safetensors", description["text_encoder"],
+                  {qwen3::build_text_encoder(text, 1, 1, {})});
+  const auto vae = autoencoder_kl::parse_config(description["vae"], "vae");
+  write_component(folder / "vae", "diffusion_pytorch_model.safetensors", description["vae"],
+                  {autoencoder_kl::build_decoder(vae, 1, 2, 2, {}),
+                   autoencoder_kl::build_encoder(vae, 1, 8, 8, {})});
+}
+
+}  // namespace halftone::test
