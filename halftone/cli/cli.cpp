@@ -14,6 +14,7 @@ namespace {
 
 int exit_code(ErrorCode code) {
   if (code == ErrorCode::kUsage) return kUsage;
+  if (code == ErrorCode::kFallback) return kFellBack;
   if (code == ErrorCode::kCancelled) return kInterrupted;
   return kFailed;
 }
@@ -39,8 +40,10 @@ int run(int argc, const char* const* argv, const Context& context) {
   app.require_subcommand(1);
   app.footer(
       "'halftone COMMAND --help' explains a command.\n"
-      "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.");
+      "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a fallback with --strict,\n"
+      "130 interrupted.");
   app.get_formatter()->column_width(34);
+  add_generate(app, context);
   add_info(app, context);
   add_inspect(app, context);
   add_quantize(app, context);

@@ -20,8 +20,10 @@ struct Context {
 inline constexpr int kDone = 0;
 inline constexpr int kFailed = 1;
 inline constexpr int kUsage = 2;
+inline constexpr int kFellBack = 3;  // with --strict
 inline constexpr int kInterrupted = 130;
 
+void add_generate(CLI::App& app, const Context& context);
 void add_info(CLI::App& app, const Context& context);
 void add_inspect(CLI::App& app, const Context& context);
 void add_quantize(CLI::App& app, const Context& context);

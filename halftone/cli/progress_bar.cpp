@@ -9,8 +9,11 @@
 
 namespace halftone::cli {
 
-ProgressBar::ProgressBar(std::string title, const Context& context, bool quiet)
-    : title_(std::move(title)), context_(context), visible_(context.terminal && !quiet) {
+ProgressBar::ProgressBar(std::string title, const Context& context, bool quiet, Unit unit)
+    : title_(std::move(title)),
+      context_(context),
+      visible_(context.terminal && !quiet),
+      unit_(unit) {
   if (context.watch_interrupts) context.watch_interrupts();
 }
 
@@ -30,11 +33,15 @@ void ProgressBar::update(const Progress& progress) {
   const int filled = static_cast<int>(share * kWidth);
   const std::string left =
       share > 0.01 ? human_seconds(elapsed * (1 - share) / share) + " left" : "";
-  const auto speed = static_cast<int64_t>(static_cast<double>(progress.done) / (elapsed + 1e-9));
-  fmt::print(stderr, "\r\x1b[K{} [{}{}] {:3.0f}%  {}/s  {}  {}", title_,
+  const double rate = static_cast<double>(progress.done) / (elapsed + 1e-9);
+  const std::string speed =
+      unit_ == Unit::kBytes
+          ? human_bytes(static_cast<int64_t>(rate)) + "/s"
+          : fmt::format("{}/{}  {:.2f} steps/s", progress.done, progress.total, rate);
+  fmt::print(stderr, "\r\x1b[K{} [{}{}] {:3.0f}%  {}  {}  {}", title_,
              std::string(static_cast<size_t>(filled), '#'),
-             std::string(static_cast<size_t>(kWidth - filled), '.'), share * 100,
-             human_bytes(speed), left, printable(progress.item, 40));
+             std::string(static_cast<size_t>(kWidth - filled), '.'), share * 100, speed, left,
+             printable(progress.item, 40));
   std::fflush(stderr);
 }
 

@@ -11,8 +11,9 @@ namespace halftone::cli {
 
 class ProgressBar {
  public:
+  enum class Unit { kBytes, kSteps };
   // `quiet` for --json and the like; Ctrl-C is noticed all the same.
-  ProgressBar(std::string title, const Context& context, bool quiet);
+  ProgressBar(std::string title, const Context& context, bool quiet, Unit unit = Unit::kBytes);
   ~ProgressBar() { clear(); }
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
@@ -28,6 +29,7 @@ class ProgressBar {
   const Context& context_;
   bool visible_;
   bool drawn_ = false;
+  Unit unit_;
   Clock::time_point start_ = Clock::now();
   Clock::time_point last_{};
 };

@@ -24,6 +24,7 @@ class SafetensorsFile {
   const TensorEntry* find(std::string_view name) const;  // null if there is none
   const TensorEntry& at(std::string_view name) const;    // an Error that names file and tensor
 
+  std::span<const std::byte> all_bytes() const { return storage_->bytes(); }  // header and data
   // The bytes as they lie in the file, whatever their alignment.
   std::span<const std::byte> bytes(const TensorEntry& entry) const;
   // A view, or a copy where a careless writer left the data unaligned for its dtype.

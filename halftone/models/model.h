@@ -38,6 +38,7 @@ class DiffusionModel {
   virtual Tensor decode(const Tensor& latents) = 0;
 
   virtual ModelMemory memory() const = 0;
+  virtual std::string hash() const = 0;  // of the checkpoint files
 };
 
 }  // namespace halftone

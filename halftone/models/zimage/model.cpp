@@ -5,6 +5,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
 #include "halftone/io/json.h"
+#include "halftone/io/model_hash.h"
 #include "halftone/io/tokenizer.h"
 #include "halftone/models/autoencoder_kl/autoencoder.h"
 #include "halftone/models/qwen3/text_encoder.h"
@@ -57,9 +58,12 @@ class Model final : public DiffusionModel {
                                          (folder / "transformer" / "config.json").string())),
         vae_config_(autoencoder_kl::parse_config(read_json_file(folder / "vae" / "config.json"),
                                                  (folder / "vae" / "config.json").string())),
-        text_(load_text(folder / "text_encoder"), options_),
-        transformer_(load_transformer(folder / "transformer"), options_),
-        vae_(load_vae(folder / "vae"), options_) {
+        text_file_(Checkpoint::open(folder / "text_encoder")),
+        transformer_file_(Checkpoint::open(folder / "transformer")),
+        vae_file_(Checkpoint::open(folder / "vae")),
+        text_(load_text(text_file_), options_),
+        transformer_(load_transformer(transformer_file_), options_),
+        vae_(load_vae(vae_file_), options_) {
     check_configs(folder);
   }
 
@@ -126,6 +130,11 @@ class Model final : public DiffusionModel {
     return program.run({{"latents", latents}}).at("image");
   }
 
+  std::string hash() const override {
+    const Checkpoint* files[] = {&text_file_, &transformer_file_, &vae_file_};
+    return model_hash(files);
+  }
+
   ModelMemory memory() const override {
     ModelMemory sum;
     for (const Component* part : {&text_, &transformer_, &vae_}) {
@@ -156,8 +165,7 @@ class Model final : public DiffusionModel {
 
   static std::string same_name(const std::string& name) { return name; }
 
-  Weights load_text(const fs::path& folder) const {
-    const Checkpoint checkpoint = Checkpoint::open(folder);
+  Weights load_text(const Checkpoint& checkpoint) const {
     const std::shared_ptr<Graph> graph = qwen3::build_text_encoder(text_config_, 1, 1, {});
     // Saved with or without a language model around it.
     const bool bare = checkpoint.find("embed_tokens.weight") != nullptr;
@@ -172,20 +180,19 @@ class Model final : public DiffusionModel {
     });
   }
 
-  Weights load_transformer(const fs::path& folder) const {
+  Weights load_transformer(const Checkpoint& checkpoint) const {
     const std::shared_ptr<Graph> graph = build_transformer(
         config_, {1, config_.patch_size, config_.patch_size, kSequenceMultiple}, {});
-    return load_weights(Checkpoint::open(folder), {&graph, 1}, same_name,
+    return load_weights(checkpoint, {&graph, 1}, same_name,
                         [](std::string_view name) { return name == "norm_final.weight"; });
   }
 
-  Weights load_vae(const fs::path& folder) const {
+  Weights load_vae(const Checkpoint& checkpoint) const {
     const int64_t size = vae_config_.scale();
     const std::shared_ptr<Graph> graphs[] = {
         autoencoder_kl::build_decoder(vae_config_, 1, 1, 1, {}),
         autoencoder_kl::build_encoder(vae_config_, 1, size, size, {})};
-    return load_weights(Checkpoint::open(folder), graphs, same_name,
-                        [](std::string_view) { return false; });
+    return load_weights(checkpoint, graphs, same_name, [](std::string_view) { return false; });
   }
 
   LoadOptions options_;
@@ -193,6 +200,7 @@ class Model final : public DiffusionModel {
   qwen3::Config text_config_;
   TransformerConfig config_;
   autoencoder_kl::Config vae_config_;
+  Checkpoint text_file_, transformer_file_, vae_file_;
   Component text_, transformer_, vae_;
 };
 

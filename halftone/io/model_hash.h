@@ -1,0 +1,13 @@
+// A fingerprint of a checkpoint: XXH3-128 over the bytes of its files, in order of their names.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "halftone/io/checkpoint.h"
+
+namespace halftone {
+
+std::string model_hash(std::span<const Checkpoint* const> checkpoints);  // 32 hex digits
+
+}  // namespace halftone
