@@ -1,10 +1,13 @@
-# Libraries, all from Debian packages (tools/setup installs them). Highway is optional: without it
-# the scalar CPU kernels serve.
+# Libraries, all from Debian packages (tools/setup installs them). Highway and oneDNN are
+# optional: without them the reference kernels serve.
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(OpenMP COMPONENTS CXX)
 find_package(hwy QUIET)
+# Not through oneDNN's own package file: Debian's asks for OpenCL, which is not needed.
+find_path(DNNL_INCLUDE_DIR dnnl.hpp)
+find_library(DNNL_LIBRARY dnnl)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
@@ -27,6 +30,9 @@ if(CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
+if(NOT DNNL_LIBRARY)
+  message(STATUS "GEMM: none (oneDNN not found), reference products")
+endif()
 if(hwy_FOUND)
   message(STATUS "SIMD: Highway ${hwy_VERSION}")
 else()

@@ -95,6 +95,9 @@ struct MatMulArgs {  // y [M, N] = op(a) op(b) + bias [N]
   MatMulAttributes how;
   ConstView a, b, bias;
   View y;
+  // Rows of a that belong to one item of a batch; 0 where there is no batch. A kernel may choose
+  // its method by this, but not by the number of rows: a row's bits must not depend on its batch.
+  int64_t rows_per_item = 0;
 };
 struct ConvArgs {  // y [B, O, H', W'] = x [B, C, H, W] * weight [O, C, kh, kw] + bias [O]
   ConvAttributes how;

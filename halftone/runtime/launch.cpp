@@ -96,6 +96,14 @@ void run_slice(const AxisAttributes& how, const ConstView& x, const View& y, con
   run(kernels.copy, args, stream);
 }
 
+// x [B, ..., K]: the first dimension is the batch.
+void run_linear(std::span<const ConstView> in, const ConstView& bias, const View& y,
+                const Kernels& kernels, Stream stream) {
+  const Shape& x = in[0].shape;
+  const int64_t per_item = x.rank() < 2 || x[0] == 0 ? 1 : x.numel() / x[-1] / x[0];
+  run(kernels.matmul, {{false, true}, rows_of(in[0]), in[1], bias, rows_of(y), per_item}, stream);
+}
+
 }  // namespace
 
 void launch(const Node& node, std::span<const ConstView> in, std::span<const View> out,
@@ -133,10 +141,9 @@ void launch(const Node& node, std::span<const ConstView> in, std::span<const Vie
     case Op::kCast:
       return run(kernels.copy, copy_of(in[0], out[0], out[0].shape), s);
     case Op::kLinear:
-      return run(kernels.matmul,
-                 {{false, true}, rows_of(in[0]), in[1], optional(2), rows_of(out[0])}, s);
+      return run_linear(in, optional(2), out[0], kernels, s);
     case Op::kMatMul:
-      return run(kernels.matmul, {std::get<MatMulAttributes>(a), in[0], in[1], {}, out[0]}, s);
+      return run(kernels.matmul, {std::get<MatMulAttributes>(a), in[0], in[1], {}, out[0], 0}, s);
     case Op::kConv2d:
       return run(kernels.conv2d, {std::get<ConvAttributes>(a), in[0], in[1], optional(2), out[0]},
                  s);

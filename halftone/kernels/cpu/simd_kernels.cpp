@@ -278,17 +278,12 @@ void simd_dequantize(const DequantizeArgs& a, Stream stream) {
 
 }  // namespace
 
-const Kernels& cpu_kernels() {
-  static const Kernels kTable = [] {
-    Kernels table = cpu_scalar_kernels();  // the baseline, overridden entry by entry
-    if (!simd::available()) return table;
-    table.name = simd::instruction_set();
-    table.amax.launch = [](const AmaxArgs& a, Stream s) { *a.amax = matrix_amax(a.x, s.threads); };
-    table.quantize.launch = simd_quantize;
-    table.dequantize.launch = simd_dequantize;
-    return table;
-  }();
-  return kTable;
+void simd::fill_quantize(Kernels& table) {
+  if (!simd::available()) return;
+  table.name = simd::instruction_set();
+  table.amax.launch = [](const AmaxArgs& a, Stream s) { *a.amax = matrix_amax(a.x, s.threads); };
+  table.quantize.launch = simd_quantize;
+  table.dequantize.launch = simd_dequantize;
 }
 
 }  // namespace halftone

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "halftone/base/random.h"
+#include "halftone/kernels/kernels.h"
 #include "halftone/numerics/format.h"
 #include "halftone/tensor/dtype.h"
 
@@ -66,6 +67,9 @@ void decode(const uint8_t* codes, int64_t size, const Decode& how, DType dtype, 
 // Words first .. first + count of a key's sequence; `first` and room for `count` rounded up are
 // multiples of 64.
 void random_words(PhiloxKey key, uint64_t first, int64_t count, uint32_t* words);
+
+// Overrides the quantizing entries of a table, where this CPU has what they need.
+void fill_quantize(Kernels& table);
 
 // Whether this CPU has the least instruction set that the spans are compiled for.
 bool available();

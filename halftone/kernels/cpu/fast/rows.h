@@ -1,0 +1,75 @@
+// What the fast CPU kernels share: arrays read and written as float, whatever they are stored in,
+// and work dealt to threads by rows. Every row is computed alone, in an order that does not depend
+// on how many rows there are, so a picture does not depend on its batch.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "halftone/base/threads.h"
+#include "halftone/kernels/kernels.h"
+#include "halftone/numerics/bf16.h"
+
+namespace halftone::fast {
+
+inline bool is_real(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
+
+// n values from element `offset` on: in place for F32, converted into `buffer` otherwise.
+inline const float* read(const void* data, DType dtype, int64_t offset, int64_t n, float* buffer) {
+  if (dtype == DType::kF32) return static_cast<const float*>(data) + offset;
+  if (dtype == DType::kBF16) {
+    const auto* source = static_cast<const bf16*>(data) + offset;
+    for (int64_t i = 0; i < n; ++i) buffer[i] = to_float(source[i]);
+  } else {
+    const auto* source = static_cast<const fp16*>(data) + offset;
+    for (int64_t i = 0; i < n; ++i) buffer[i] = to_float(source[i]);
+  }
+  return buffer;
+}
+inline const float* read(const ConstView& x, int64_t offset, int64_t n, float* buffer) {
+  return read(x.data, x.dtype, offset, n, buffer);
+}
+
+// Where n results go: the array itself for F32, otherwise `buffer`, to be handed to write().
+inline float* target(const View& y, int64_t offset, float* buffer) {
+  return y.dtype == DType::kF32 ? static_cast<float*>(y.data) + offset : buffer;
+}
+inline void write(const View& y, int64_t offset, int64_t n, const float* values) {
+  if (y.dtype == DType::kF32) return;
+  auto* out = static_cast<bf16*>(y.data) + offset;
+  for (int64_t i = 0; i < n; ++i) out[i] = to_bf16(values[i]);
+}
+
+// A whole array as float, converted if it must be; small ones (weights of norms, tables).
+class Floats {
+ public:
+  explicit Floats(const ConstView& x) {
+    if (x.data == nullptr) return;
+    const int64_t n = x.shape.numel();
+    if (x.dtype != DType::kF32) buffer_.resize(static_cast<size_t>(n));
+    data_ = read(x, 0, n, buffer_.data());
+  }
+  const float* data() const { return data_; }
+  float operator[](int64_t i) const { return data_[i]; }
+
+ private:
+  std::vector<float> buffer_;
+  const float* data_ = nullptr;
+};
+
+inline constexpr int64_t kValuesPerThread = 1 << 14;  // below this a thread is not worth waking
+
+// body(first row, last row) over rows of `cols` values.
+template <class Body>
+void for_rows(Stream stream, int64_t rows, int64_t cols, const Body& body) {
+  const int64_t grain = std::max<int64_t>(1, kValuesPerThread / std::max<int64_t>(cols, 1));
+  parallel_for(stream.threads, rows, grain, body);
+}
+
+void fill_elementwise(Kernels& table);
+void fill_norms(Kernels& table);
+void fill_tokens(Kernels& table);
+void fill_products(Kernels& table);  // where the build has oneDNN
+
+}  // namespace halftone::fast

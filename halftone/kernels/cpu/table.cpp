@@ -1,0 +1,28 @@
+#include "halftone/kernels/cpu/fast/rows.h"
+#include "halftone/kernels/kernels.h"
+
+#if defined(HALFTONE_HIGHWAY)
+#include "halftone/kernels/cpu/simd_spans.h"
+#endif
+
+namespace halftone {
+
+const Kernels& cpu_kernels() {
+  static const Kernels kTable = [] {
+    Kernels table = cpu_scalar_kernels();  // the baseline, overridden entry by entry
+    table.name = "plain";
+    fast::fill_elementwise(table);
+    fast::fill_norms(table);
+    fast::fill_tokens(table);
+#if defined(HALFTONE_DNNL)
+    fast::fill_products(table);
+#endif
+#if defined(HALFTONE_HIGHWAY)
+    simd::fill_quantize(table);
+#endif
+    return table;
+  }();
+  return kTable;
+}
+
+}  // namespace halftone

@@ -1,0 +1,154 @@
+// The fast CPU table against the reference, op by op, in F32 and BF16, on ragged shapes and on ones
+// large enough that several threads share the work.
+#include <gtest/gtest.h>
+
+#include "tests/support/run_graph.h"
+
+namespace halftone {
+namespace {
+
+using test::floats;
+using test::int_tensor;
+using test::random_tensor;
+using test::relative_error;
+using test::run_op;
+using Values = std::span<const Value>;
+
+class FastKernels : public testing::TestWithParam<DType> {
+ protected:
+  Tensor random(const Shape& shape, uint64_t seed) const {
+    return random_tensor(shape, seed, GetParam());
+  }
+
+  // In BF16 both round the same exact values, so they differ only where a sum falls near a tie.
+  void expect_same(const test::Builder& f, const std::vector<Tensor>& inputs) const {
+    const auto fast = run_op(f, inputs, cpu_kernels());
+    const auto reference = run_op(f, inputs, cpu_scalar_kernels());
+    EXPECT_EQ(fast.dtype(), reference.dtype());
+    EXPECT_EQ(fast.shape(), reference.shape());
+    EXPECT_LE(relative_error(floats(fast), floats(reference)),
+              GetParam() == DType::kF32 ? 2e-6 : 1e-3);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, FastKernels, testing::Values(DType::kF32, DType::kBF16),
+                         [](const auto& tested) { return std::string(name_of(tested.param)); });
+
+TEST_P(FastKernels, AddAndMulInEveryWayOfBroadcasting) {
+  const std::pair<Shape, Shape> shapes[] = {{{7}, {7}},
+                                            {{3, 5}, {5}},
+                                            {{3, 5}, {3, 1}},
+                                            {{2, 70, 130}, {2, 1, 130}},
+                                            {{4, 1, 6}, {1, 5, 1}},
+                                            {{1}, {300, 129}},
+                                            {{200, 300}, {200, 300}},
+                                            {{2, 3, 4, 5}, {3, 1, 1}},
+                                            {{0, 4}, {4}}};
+  for (const auto& [a, b] : shapes) {
+    expect_same([](Values v) { return v[0] + v[1]; }, {random(a, 1), random(b, 2)});
+    expect_same([](Values v) { return v[0] * v[1]; }, {random(a, 3), random(b, 4)});
+  }
+  // A bf16 activation with float modulation keeps its dtype.
+  expect_same([](Values v) { return v[0] * v[1]; },
+              {random({2, 9, 33}, 5), random_tensor({2, 1, 33}, 6)});
+}
+
+TEST_P(FastKernels, Functions) {
+  for (const Shape& shape : {Shape{1}, Shape{1023}, Shape{40, 1030}}) {
+    const Tensor x = random(shape, 7), y = random(shape, 8);
+    expect_same([](Values v) { return affine(v[0], 1.7f, -0.3f); }, {x});
+    expect_same([](Values v) { return silu_mul(v[0], v[1]); }, {x, y});
+    for (const auto f :
+         {Function::kTanh, Function::kSigmoid, Function::kSilu, Function::kSin, Function::kCos}) {
+      expect_same([=](Values v) { return apply(f, v[0]); }, {x});
+    }
+  }
+}
+
+TEST_P(FastKernels, CopiesOfEveryKind) {
+  const Tensor x = random({3, 40, 50}, 9), y = random({3, 7, 50}, 10);
+  expect_same([](Values v) { return permute(v[0], {2, 0, 1}); }, {x});
+  expect_same([](Values v) { return permute(v[0], {0, 2, 1}); }, {x});
+  expect_same([](Values v) { return slice(v[0], 1, 3, 29); }, {x});
+  expect_same([](Values v) { return slice(v[0], 2, 49, 50); }, {x});
+  expect_same([](Values v) { return pad(v[0], 1, 2, 3); }, {x});
+  expect_same([](Values v) { return concat({v[0], v[1], v[0]}, 1); }, {x, y});
+  expect_same([](Values v) { return broadcast_to(v[0], {5, 3, 40, 50}); }, {x});
+  expect_same(
+      [](Values v) { return cast(v[0], v[0].dtype() == DType::kF32 ? DType::kBF16 : DType::kF32); },
+      {x});
+  expect_same([](Values v) { return upsample2x(v[0]); }, {random({2, 3, 5, 7}, 11)});
+}
+
+TEST_P(FastKernels, Norms) {
+  for (const int64_t cols : {1, 15, 16, 96, 1100, 5000}) {
+    const Tensor x = random({3, 4, cols}, 12), w = random_tensor({cols}, 13, DType::kBF16);
+    expect_same([](Values v) { return rms_norm(v[0], v[1], 1e-5f); }, {x, w});
+    if (cols > 1) expect_same([](Values v) { return layer_norm(v[0], 1e-6f); }, {x});
+  }
+  expect_same(
+      [](Values v) { return group_norm(v[0], v[1], v[2], 4, 1e-6f); },
+      {random({2, 12, 9, 11}, 14), random_tensor({12}, 15), random_tensor({12}, 16, DType::kBF16)});
+}
+
+TEST_P(FastKernels, RopeAndAttention) {
+  const Tensor c = random_tensor({2, 9, 12}, 17), s = random_tensor({2, 9, 12}, 18),
+               x = random({2, 9, 3, 24}, 19);
+  for (const auto layout : {RopeLayout::kInterleaved, RopeLayout::kHalves}) {
+    for (const bool inverse : {false, true}) {
+      expect_same([=](Values v) { return rope(v[0], v[1], v[2], {layout, inverse}); }, {x, c, s});
+    }
+  }
+  const Tensor q = random({2, 9, 4, 20}, 20), k = random({2, 13, 2, 20}, 21),
+               v = random({2, 13, 2, 20}, 22);
+  expect_same([](Values in) { return attention(in[0], in[1], in[2], {}, {0.3f, false}); },
+              {q, k, v});
+  expect_same([](Values in) { return attention(in[0], in[1], in[2], {}, {0.3f, true}); },
+              {q, k, v});
+  expect_same([](Values in) { return attention(in[0], in[1], in[2], in[3], {0.3f, false}); },
+              {q, k, v, int_tensor({5, 13}, {2})});
+}
+
+TEST_P(FastKernels, ProductsWithWeightsInAnyStoredType) {
+  for (const int64_t rows : {1, 2, 15, 16, 40}) {
+    for (const DType stored : {DType::kF32, DType::kBF16}) {
+      const Tensor x = random({rows, 67}, 23), w = random_tensor({1100, 67}, 24, stored),
+                   b = random_tensor({1100}, 25, stored);
+      expect_same([](Values v) { return linear(v[0], v[1], v[2]); }, {x, w, b});
+      expect_same([](Values v) { return linear(v[0], v[1]); }, {x, w});
+    }
+  }
+  for (const bool ta : {false, true}) {
+    for (const bool tb : {false, true}) {
+      const Tensor a = random(ta ? Shape{33, 20} : Shape{20, 33}, 26),
+                   b = random(tb ? Shape{21, 33} : Shape{33, 21}, 27);
+      expect_same([=](Values v) { return matmul(v[0], v[1], ta, tb); }, {a, b});
+    }
+  }
+}
+
+TEST_P(FastKernels, Convolutions) {
+  const Tensor x = random({2, 5, 9, 14}, 28), w = random_tensor({7, 5, 3, 3}, 29, DType::kBF16),
+               b = random_tensor({7}, 30);
+  expect_same([](Values v) { return conv2d(v[0], v[1], v[2], {1, {1, 1, 1, 1}}); }, {x, w, b});
+  expect_same([](Values v) { return conv2d(v[0], v[1], v[2], {2, {0, 0, 1, 1}}); }, {x, w, b});
+  expect_same([](Values v) { return conv2d(v[0], v[1], {}, {}); },
+              {x, random_tensor({7, 5, 1, 1}, 31)});
+}
+
+// A row's bits must not depend on how many rows there are.
+TEST_P(FastKernels, LinearRowsAreTheSameInAnyBatch) {
+  const Tensor w = random_tensor({200, 130}, 32, DType::kBF16);
+  const auto f = [](Values v) { return linear(v[0], v[1]); };
+  for (const int64_t tokens : {1, 3, 15, 16, 33}) {  // per item
+    const Tensor all = random({40, tokens, 130}, 33);
+    const auto many = floats(run_op(f, {all, w}, cpu_kernels()));
+    for (const int64_t items : {1, 2, 5, 16, 39}) {
+      const auto some = floats(run_op(f, {all.rows(0, items), w}, cpu_kernels()));
+      EXPECT_EQ(some, std::vector<float>(many.begin(), many.begin() + items * tokens * 200))
+          << items << " x " << tokens;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace halftone
