@@ -1,5 +1,6 @@
-# Libraries, all from Debian packages (tools/setup installs them). Highway and oneDNN are
-# optional: without them the reference kernels serve.
+# Libraries, all from Debian packages (tools/setup installs them). What is not there is said
+# and left out: Highway and oneDNN (reference kernels serve), PCRE2 and utf8proc (prompts cannot be
+# read), xxHash (files have no model hash).
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
@@ -8,10 +9,21 @@ find_package(hwy QUIET)
 # Not through oneDNN's own package file: Debian's asks for OpenCL, which is not needed.
 find_path(DNNL_INCLUDE_DIR dnnl.hpp)
 find_library(DNNL_LIBRARY dnnl)
-find_package(PkgConfig REQUIRED)
-pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
-pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 find_package(PNG REQUIRED)
+find_path(XXHASH_INCLUDE_DIR xxhash.h)
+find_path(PCRE2_INCLUDE_DIR pcre2.h)
+find_library(PCRE2_LIBRARY pcre2-8)
+find_path(UTF8PROC_INCLUDE_DIR utf8proc.h)
+find_library(UTF8PROC_LIBRARY utf8proc)
+set(HALFTONE_TOKENIZER OFF)
+if(PCRE2_LIBRARY AND PCRE2_INCLUDE_DIR AND UTF8PROC_LIBRARY AND UTF8PROC_INCLUDE_DIR)
+  set(HALFTONE_TOKENIZER ON)
+else()
+  message(STATUS "Tokenizer: none (PCRE2 or utf8proc not found), prompts cannot be read")
+endif()
+if(NOT XXHASH_INCLUDE_DIR)
+  message(STATUS "Model hash: none (xxHash not found)")
+endif()
 
 if(HALFTONE_TESTS)
   find_package(GTest REQUIRED)

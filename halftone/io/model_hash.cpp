@@ -1,13 +1,18 @@
 #include "halftone/io/model_hash.h"
 
+#if defined(HALFTONE_XXHASH)
 #define XXH_INLINE_ALL
-#include <fmt/format.h>
 #include <xxhash.h>
+#endif
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <memory>
 
 namespace halftone {
+
+#if defined(HALFTONE_XXHASH)
 
 std::string model_hash(std::span<const Checkpoint* const> checkpoints) {
   std::vector<const SafetensorsFile*> files;
@@ -29,5 +34,8 @@ std::string model_hash(std::span<const Checkpoint* const> checkpoints) {
   const XXH128_hash_t hash = XXH3_128bits_digest(state.get());
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
+#else
+std::string model_hash(std::span<const Checkpoint* const>) { return "unknown"; }
+#endif
 
 }  // namespace halftone

@@ -8,6 +8,7 @@
 
 namespace halftone {
 
-std::string model_hash(std::span<const Checkpoint* const> checkpoints);  // 32 hex digits
+// 32 hex digits, or "unknown" in a build without xxHash.
+std::string model_hash(std::span<const Checkpoint* const> checkpoints);
 
 }  // namespace halftone

@@ -1,0 +1,73 @@
+// Runs the program as a user does: a process, its output and its exit code.
+#pragma once
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "halftone/io/safetensors_writer.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tensors.h"
+
+namespace halftone::test {
+
+namespace fs = std::filesystem;
+
+struct Result {
+  int code;
+  std::string out, err;
+};
+
+class Cli : public testing::Test {
+ protected:
+  Result run(const std::vector<std::string>& arguments) {
+    const fs::path out = dir_ / "stdout.txt", err = dir_ / "stderr.txt";
+    const pid_t child = start(arguments, out, err);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status), read_file(out),
+            read_file(err)};
+  }
+
+  static pid_t start(const std::vector<std::string>& arguments, const fs::path& out,
+                     const fs::path& err) {
+    const pid_t child = ::fork();
+    if (child != 0) return child;
+    std::vector<char*> argv = {const_cast<char*>(HALFTONE_PROGRAM)};
+    for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    argv.push_back(nullptr);
+    ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 1);
+    ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
+    ::execv(HALFTONE_PROGRAM, argv.data());
+    ::_exit(127);
+  }
+
+  std::string write_model() {
+    const fs::path path = dir_ / "model.safetensors";
+    write_safetensors(path,
+                      {{"a.weight", bf16_tensor({32, 64}, gaussians(1, 32 * 64))},
+                       {"a.bias", f32_tensor({32}, gaussians(2, 32))}},
+                      {{"format", "pt"}});
+    return path.string();
+  }
+  std::string path(const std::string& name) const { return (dir_ / name).string(); }
+
+  TempDir dir_;
+};
+
+// One line that says what is wrong, and nothing on stdout.
+inline void expect_one_line(const Result& result, int code, const std::string& reason) {
+  EXPECT_EQ(result.code, code) << result.err;
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_THAT(result.err, testing::StartsWith("halftone"));
+  EXPECT_THAT(result.err, testing::HasSubstr(reason));
+}
+
+}  // namespace halftone::test
