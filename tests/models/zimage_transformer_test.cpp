@@ -26,6 +26,7 @@ class Golden : public testing::TestWithParam<const char*> {
     const int64_t height = json["size"][0], width = json["size"][1];
     const std::string name = json["name"];
     time_ = json["t"].get<std::vector<float>>();
+    bf16_error_ = json["bf16_error"];
     const float unit = std::sqrt(3.0f);
     for (size_t i = 0; i < time_.size(); ++i) {
       captions_.push_back(test::procedural_uniform(
@@ -47,6 +48,7 @@ class Golden : public testing::TestWithParam<const char*> {
   TransformerConfig config_;
   TransformerShape shape_;
   std::vector<float> time_;
+  double bf16_error_ = 0;  // diffusers' own, against fp32
   std::vector<Tensor> captions_;
   Tensor latents_, target_;
   std::map<std::string, Tensor> inputs_;
@@ -89,6 +91,15 @@ TEST_P(Golden, EveryBlockEqualsDiffusers) {
     EXPECT_LE(error, 2e-5) << name;
   }
   EXPECT_EQ(blocks, config_.layers + 2 * config_.refiner_layers);
+}
+
+TEST_P(Golden, Bf16IsNoWorseThanDiffusersInBf16) {
+  const auto graph = build_transformer(config_, shape_, {DType::kBF16, false});
+  Program program(graph, test::procedural_weights(*graph), cpu_kernels(), {2});
+  const double error =
+      relative_error(floats(program.run(inputs_).at("sample")), expected("sample"));
+  EXPECT_LE(error, 1.25 * bf16_error_);
+  EXPECT_GE(error, 0.1 * bf16_error_);  // it did round
 }
 
 // The error of u g or g v, u and v uniform in [-1, 1), relative to what such a product of a matrix
