@@ -35,4 +35,24 @@ void parallel_for(int threads, int64_t count, int64_t grain, const Body& body) {
   }
 }
 
+// While it lives, libraries that take the calling thread's OpenMP setting use this many threads.
+class ThreadLimit {
+ public:
+#if defined(_OPENMP)
+  explicit ThreadLimit(int threads) : before_(omp_get_max_threads()) {
+    omp_set_num_threads(std::max(threads, 1));
+  }
+  ~ThreadLimit() { omp_set_num_threads(before_); }
+#else
+  explicit ThreadLimit(int) {}
+#endif
+  ThreadLimit(const ThreadLimit&) = delete;
+  ThreadLimit& operator=(const ThreadLimit&) = delete;
+
+#if defined(_OPENMP)
+ private:
+  int before_;
+#endif
+};
+
 }  // namespace halftone

@@ -251,11 +251,11 @@ void run_generate(const Options& options, const Context& context) {
   if (device.how == "fallback") {
     fmt::print("  fallback: {} instead of {}: {}\n", device.used, device.asked, device.why);
   }
+  const int batches = (options.count + options.batch - 1) / options.batch;
+  const double steps = static_cast<double>(options.steps) * batches;
   fmt::print("  load {}, text {}, denoise {} ({:.2f} steps/s), decode {}\n",
              human_seconds(outcome.load), human_seconds(seconds.text),
-             human_seconds(seconds.denoise),
-             options.steps * ((options.count + options.batch - 1) / options.batch) /
-                 (seconds.denoise + 1e-9),
+             human_seconds(seconds.denoise), steps / (seconds.denoise + 1e-9),
              human_seconds(seconds.decode));
   fmt::print("  memory: weights {}, values {}\n", human_bytes(outcome.memory.weights),
              human_bytes(outcome.memory.arenas));

@@ -1,7 +1,5 @@
 // Matrix products and convolutions through oneDNN, in float: its bf16 is several times slower on
 // CPUs without AMX. Weights in 16 bits are converted a panel at a time beside the product.
-#include <omp.h>
-
 #include <dnnl.hpp>
 
 #include "halftone/base/error.h"
@@ -9,20 +7,6 @@
 
 namespace halftone::fast {
 namespace {
-
-// oneDNN takes the calling thread's OpenMP setting.
-class ThreadLimit {
- public:
-  explicit ThreadLimit(int threads) : before_(omp_get_max_threads()) {
-    omp_set_num_threads(std::max(threads, 1));
-  }
-  ~ThreadLimit() { omp_set_num_threads(before_); }
-  ThreadLimit(const ThreadLimit&) = delete;
-  ThreadLimit& operator=(const ThreadLimit&) = delete;
-
- private:
-  int before_;
-};
 
 void check(dnnl_status_t status) { HT_ASSERT(status == dnnl_success); }
 
