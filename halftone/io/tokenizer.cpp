@@ -349,8 +349,9 @@ Tokenizer Tokenizer::parse(const json& file, const std::string& where) {
     state->vocab_size = std::max(state->vocab_size, id + 1);
     if (!content.empty()) state->added.emplace_back(content, id);
   }
-  std::stable_sort(state->added.begin(), state->added.end(),
-                   [](const auto& a, const auto& b) { return a.first.size() > b.first.size(); });
+  std::sort(state->added.begin(), state->added.end(), [](const auto& a, const auto& b) {
+    return a.first.size() != b.first.size() ? a.first.size() > b.first.size() : a < b;
+  });
   return Tokenizer(std::move(state));
 }
 
