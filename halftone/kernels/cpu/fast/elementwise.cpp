@@ -207,26 +207,25 @@ void upsample2x(const Upsample2xArgs& args, Stream stream) {
 
 void fill_elementwise(Kernels& table) {
   // Other dtypes (F64 in tests) stay with the reference.
-  static const Kernels kReference = table;
   table.binary.launch = [](const BinaryArgs& a, Stream s) {
     const bool mine = is_real(a.a.dtype) && is_real(a.b.dtype) && is_real(a.y.dtype);
-    mine ? binary(a, s) : kReference.binary.launch(a, s);
+    mine ? binary(a, s) : cpu_scalar_kernels().binary.launch(a, s);
   };
   table.affine.launch = [](const AffineArgs& a, Stream s) {
-    is_real(a.x.dtype) ? affine(a, s) : kReference.affine.launch(a, s);
+    is_real(a.x.dtype) ? affine(a, s) : cpu_scalar_kernels().affine.launch(a, s);
   };
   table.unary.launch = [](const UnaryArgs& a, Stream s) {
-    is_real(a.x.dtype) ? unary(a, s) : kReference.unary.launch(a, s);
+    is_real(a.x.dtype) ? unary(a, s) : cpu_scalar_kernels().unary.launch(a, s);
   };
   table.silu_mul.launch = [](const SiluMulArgs& a, Stream s) {
     is_real(a.gate.dtype) && is_real(a.up.dtype) ? silu_mul(a, s)
-                                                 : kReference.silu_mul.launch(a, s);
+                                                 : cpu_scalar_kernels().silu_mul.launch(a, s);
   };
   table.copy.launch = [](const CopyArgs& a, Stream s) {
-    is_real(a.x_dtype) && is_real(a.y_dtype) ? copy(a, s) : kReference.copy.launch(a, s);
+    is_real(a.x_dtype) && is_real(a.y_dtype) ? copy(a, s) : cpu_scalar_kernels().copy.launch(a, s);
   };
   table.upsample2x.launch = [](const Upsample2xArgs& a, Stream s) {
-    is_real(a.x.dtype) ? upsample2x(a, s) : kReference.upsample2x.launch(a, s);
+    is_real(a.x.dtype) ? upsample2x(a, s) : cpu_scalar_kernels().upsample2x.launch(a, s);
   };
 }
 

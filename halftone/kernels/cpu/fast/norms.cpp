@@ -92,17 +92,18 @@ void group_norm(const NormArgs& args, Stream stream) {
 }  // namespace
 
 void fill_norms(Kernels& table) {
-  static const Kernels kReference = table;
   table.rms_norm.launch = [](const NormArgs& a, Stream s) {
-    is_real(a.x.dtype) && a.weight.dtype != DType::kF64 ? rms_norm(a, s)
-                                                        : kReference.rms_norm.launch(a, s);
+    is_real(a.x.dtype) && a.weight.dtype != DType::kF64
+        ? rms_norm(a, s)
+        : cpu_scalar_kernels().rms_norm.launch(a, s);
   };
   table.layer_norm.launch = [](const NormArgs& a, Stream s) {
-    is_real(a.x.dtype) ? layer_norm(a, s) : kReference.layer_norm.launch(a, s);
+    is_real(a.x.dtype) ? layer_norm(a, s) : cpu_scalar_kernels().layer_norm.launch(a, s);
   };
   table.group_norm.launch = [](const NormArgs& a, Stream s) {
-    is_real(a.x.dtype) && a.weight.dtype != DType::kF64 ? group_norm(a, s)
-                                                        : kReference.group_norm.launch(a, s);
+    is_real(a.x.dtype) && a.weight.dtype != DType::kF64
+        ? group_norm(a, s)
+        : cpu_scalar_kernels().group_norm.launch(a, s);
   };
 }
 

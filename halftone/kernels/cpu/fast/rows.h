@@ -67,6 +67,19 @@ void for_rows(Stream stream, int64_t rows, int64_t cols, const Body& body) {
   parallel_for(stream.threads, rows, grain, body);
 }
 
+// A dot product in 16 lanes, always in the same order.
+inline float dot(const float* a, const float* b, int64_t n) {
+  float lanes[16] = {};
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    for (int64_t lane = 0; lane < 16; ++lane) lanes[lane] += a[i + lane] * b[i + lane];
+  }
+  float sum = 0;
+  for (const float lane : lanes) sum += lane;
+  for (; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
 void fill_elementwise(Kernels& table);
 void fill_norms(Kernels& table);
 void fill_tokens(Kernels& table);

@@ -33,19 +33,6 @@ void rope(const RopeArgs& args, Stream stream) {
   });
 }
 
-// A dot product in 16 lanes, always in the same order.
-float dot(const float* a, const float* b, int64_t n) {
-  float lanes[16] = {};
-  int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    for (int64_t lane = 0; lane < 16; ++lane) lanes[lane] += a[i + lane] * b[i + lane];
-  }
-  float sum = 0;
-  for (const float lane : lanes) sum += lane;
-  for (; i < n; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
 // One head of one row of the batch: keys and values as float, then query by query.
 void attention(const AttentionArgs& args, Stream stream) {
   const int64_t batch = args.q.shape[0], queries = args.q.shape[1], heads = args.q.shape[2];
@@ -93,12 +80,12 @@ void attention(const AttentionArgs& args, Stream stream) {
 }  // namespace
 
 void fill_tokens(Kernels& table) {
-  static const Kernels kReference = table;
   table.rope.launch = [](const RopeArgs& a, Stream s) {
-    is_real(a.x.dtype) && a.cosine.dtype == DType::kF32 ? rope(a, s) : kReference.rope.launch(a, s);
+    is_real(a.x.dtype) && a.cosine.dtype == DType::kF32 ? rope(a, s)
+                                                        : cpu_scalar_kernels().rope.launch(a, s);
   };
   table.attention.launch = [](const AttentionArgs& a, Stream s) {
-    is_real(a.q.dtype) ? attention(a, s) : kReference.attention.launch(a, s);
+    is_real(a.q.dtype) ? attention(a, s) : cpu_scalar_kernels().attention.launch(a, s);
   };
 }
 
