@@ -17,6 +17,7 @@ enum class ErrorCode {
   kNotFound,
   kIo,  // the operating system refused: full disk, permissions
   kUnsupported,
+  kOutOfMemory,
   kFallback,  // what was asked for would have been replaced, and that was forbidden
   kCancelled,
 };

@@ -43,6 +43,7 @@ int run(int argc, const char* const* argv, const Context& context) {
       "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a fallback with --strict,\n"
       "130 interrupted.");
   app.get_formatter()->column_width(34);
+  add_bench(app, context);
   add_generate(app, context);
   add_info(app, context);
   add_inspect(app, context);

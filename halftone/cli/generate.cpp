@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cmath>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -13,42 +14,135 @@
 #include "halftone/base/text.h"
 #include "halftone/base/threads.h"
 #include "halftone/cli/cli.h"
+#include "halftone/cli/generate_report.h"
 #include "halftone/cli/progress_bar.h"
 #include "halftone/io/json.h"
 #include "halftone/io/png.h"
 #include "halftone/io/safetensors_file.h"
 #include "halftone/io/safetensors_writer.h"
 #include "halftone/models/zimage/model.h"
+#include "halftone/runtime/devices.h"
 
 namespace halftone::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::ordered_json;
 
-struct Options {
-  std::string model, prompt, negative, size = "1024x1024", precision = "auto", device = "auto";
-  std::string noise, save_latents, output;
-  int steps = 8, count = 1, batch = 1, threads = 0;
-  float guidance = 0;
-  uint64_t seed = 0;
-  bool json = false, strict = false;
-};
-
-// What was asked for, what ran, and why.
-struct Choice {
-  std::string asked, used, how, why;
-};
-
-Choice choose_precision(const std::string& asked) {
-  if (asked == "auto") return {asked, "fp32", "native", "the CPU's own arithmetic"};
-  if (asked == "fp32") return {asked, "fp32", "native", "float32 arithmetic"};
-  return {asked, "bf16", "emulated", "float32 arithmetic on bf16-rounded values"};
-}
+using Options = GenerateOptions;
 
 Choice choose_device(const std::string& asked) {
   if (asked == "auto" || asked == "cpu") return {asked, "cpu", "native", ""};
   return {asked, "cpu", "fallback", "this version computes on the CPU"};
+}
+
+Choice choose_compile(const std::string& asked) {
+  if (asked == "off") return {asked, "off", "native", "node by node"};
+  return {asked, "on", "native", "operations on rows are fused"};
+}
+
+// What the loader is asked for.
+void set_precision(const std::string& asked, LoadOptions& load) {
+  load.automatic = asked == "auto";
+  load.activations = asked == "auto" || asked == "fp32" ? DType::kF32 : DType::kBF16;
+  const Format format = find_format(asked).value_or(formats::fp32);
+  if (format.quantized()) load.format = format;
+  load.quantize_activations = load.automatic || format.quantized();
+}
+
+// "nvfp4", or "fp8 and nvfp4".
+std::string names_of(const std::map<std::string, int>& formats) {
+  std::string out;
+  for (const auto& [name, count] : formats) out += (out.empty() ? "" : " and ") + name;
+  return out;
+}
+
+// What became of it.
+Choice chosen_precision(const std::string& asked, const LoadReport& report) {
+  const auto support = [](const Format& format) { return format_support(cpu_device(), format); };
+  const bool quantizes = asked != "fp32" && asked != "bf16";
+  if (report.formats.empty() || !quantizes) {
+    const Format format = asked == "bf16" ? formats::bf16 : formats::fp32;
+    const FormatSupport how = support(format);
+    Choice choice{asked, std::string(format.name), std::string(to_string(how.support)),
+                  std::string(how.why)};
+    if (report.stored) choice.why += ", weights stored as " + names_of(report.formats);
+    return choice;
+  }
+  const std::string used = names_of(report.formats);
+  int linears = 0;
+  bool per_picture = false;
+  for (const auto& [name, count] : report.formats) {
+    const Format format = find_format(name).value_or(formats::fp8);
+    per_picture |= format.span == ScaleSpan::kTensor || format.global_scale;
+    linears += count;
+  }
+  const FormatSupport how = support(*find_format(report.formats.begin()->first));
+  Choice choice{asked, used, std::string(to_string(how.support)),
+                fmt::format("{} linears of the blocks in {}: {}", linears, used, how.why)};
+  if (report.stored) choice.why += "; weights as stored";
+  if (per_picture) choice.why += "; activations scaled per picture, without calibration";
+  if (asked != "auto" && asked != used) {
+    choice.how = "fallback";
+    choice.why = fmt::format("the checkpoint's weights are stored as {}", used);
+  }
+  return choice;
+}
+
+// Everything that ran in another way than asked for.
+std::vector<std::string> fallbacks_of(const GenerateOutcome& outcome) {
+  std::vector<std::string> lines;
+  for (const Choice* choice : {&outcome.device, &outcome.precision}) {
+    if (choice->how == "fallback") {
+      lines.push_back(
+          fmt::format("{} instead of {}: {}", choice->used, choice->asked, choice->why));
+    }
+  }
+  for (const auto& kept : outcome.load_report.quantized.kept) {
+    if (kept.unsupported) {
+      lines.push_back(fmt::format("'{}' stays in high precision: {}", kept.weight, kept.reason));
+    }
+  }
+  for (const LoraReport& lora : outcome.load_report.loras) {
+    if (lora.unmatched.empty()) continue;
+    std::string names;
+    for (const std::string& key : lora.unmatched) {
+      names += (names.empty() ? "'" : ", '") + printable(key) + "'";
+    }
+    lines.push_back(fmt::format("{}: {} of its tensors match nothing in the model: {}", lora.file,
+                                lora.unmatched.size(), names));
+  }
+  return lines;
+}
+
+// "style.safetensors:0.8"; a number after the last colon is the strength.
+LoraChoice parse_lora(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos || path_exists(text)) return {text, 1.0f};
+  const std::string number = text.substr(colon + 1);
+  char* end = nullptr;
+  const float strength = std::strtof(number.c_str(), &end);
+  if (number.empty() || *end != '\0' || !std::isfinite(strength)) {
+    throw Error(ErrorCode::kUsage, "--lora", "'{}' is not FILE or FILE:STRENGTH", printable(text));
+  }
+  return {text.substr(0, colon), strength};
+}
+
+// "2G", "512MiB" or a number of bytes.
+int64_t parse_bytes(const std::string& text) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  const std::string unit = end;
+  double factor = 0;
+  if (unit.empty() || unit == "B") factor = 1;
+  for (const auto& [letter, shift] : {std::pair{'K', 10}, {'M', 20}, {'G', 30}, {'T', 40}}) {
+    const std::string name(1, letter);
+    if (unit == name || unit == name + "iB" || unit == name + "B") factor = std::exp2(shift);
+  }
+  if (factor == 0 || !(number > 0) || number * factor > 0x1p62) {
+    throw Error(ErrorCode::kUsage, "--max-memory", "'{}' is not a size such as 8GiB",
+                printable(text));
+  }
+  return static_cast<int64_t>(number * factor);
 }
 
 std::pair<int64_t, int64_t> parse_size(const std::string& text) {
@@ -105,60 +199,6 @@ int64_t anonymous_bytes() {
   return 0;
 }
 
-struct Outcome {
-  GenerateResult result;
-  std::vector<fs::path> files;
-  std::string family, hash;
-  ModelMemory memory;
-  int64_t measured = 0;
-  double load = 0, total = 0;
-};
-
-PngText png_text(const Options& options, const Outcome& outcome, const Choice& precision,
-                 int index) {
-  return {{"Software", std::string("halftone ") + version()},
-          {"prompt", options.prompt},
-          {"negative", options.negative},
-          {"seed", std::to_string(options.seed + static_cast<uint64_t>(index))},
-          {"steps", std::to_string(options.steps)},
-          {"guidance", fmt::format("{}", options.guidance)},
-          {"precision_asked", precision.asked},
-          {"precision_used", precision.used},
-          {"model_hash", outcome.hash}};
-}
-
-ordered_json to_json(const Choice& choice) {
-  return {{"asked", choice.asked}, {"used", choice.used}, {"how", choice.how}, {"why", choice.why}};
-}
-
-ordered_json to_json(const Options& options, const Outcome& outcome, const Choice& precision,
-                     const Choice& device) {
-  const auto& seconds = outcome.result.seconds;
-  ordered_json out = {{"model", options.model},
-                      {"family", outcome.family},
-                      {"model_hash", outcome.hash},
-                      {"prompt", options.prompt},
-                      {"negative", options.negative},
-                      {"seed", options.seed},
-                      {"size", options.size},
-                      {"steps", options.steps},
-                      {"guidance", options.guidance},
-                      {"precision", to_json(precision)},
-                      {"device", to_json(device)},
-                      {"seconds",
-                       {{"load", outcome.load},
-                        {"text", seconds.text},
-                        {"denoise", seconds.denoise},
-                        {"decode", seconds.decode},
-                        {"total", outcome.total}}},
-                      {"peak_bytes",
-                       {{"planned", outcome.memory.weights + outcome.memory.arenas},
-                        {"measured", outcome.measured}}}};
-  out["images"] = ordered_json::array();
-  for (const fs::path& file : outcome.files) out["images"].push_back(file.string());
-  return out;
-}
-
 void check_finite(const Tensor& latents) {
   for (const float v : latents.as<float>()) {
     if (!std::isfinite(v)) {
@@ -167,67 +207,51 @@ void check_finite(const Tensor& latents) {
   }
 }
 
-Outcome run_pipeline(const Options& options, const GenerateRequest& request,
-                     const Choice& precision, const Context& context) {
-  using Clock = std::chrono::steady_clock;
-  const auto since = [](Clock::time_point start) {
-    return std::chrono::duration<double>(Clock::now() - start).count();
+void check_memory(const ModelMemory& planned, const std::string& limit) {
+  const int64_t available = limit.empty() ? available_memory() : parse_bytes(limit);
+  if (planned.peak() > available) {
+    throw Error(ErrorCode::kOutOfMemory, limit.empty() ? "memory" : "--max-memory",
+                "{} are needed (weights {}, values {}, scratch {}) and {} are {}; a smaller --size "
+                "or --batch needs less",
+                human_bytes(planned.peak()), human_bytes(planned.owned_weights),
+                human_bytes(planned.arena), human_bytes(planned.workspace), human_bytes(available),
+                limit.empty() ? "free" : "allowed");
+  }
+}
+
+// A folder in diffusers layout, or a file with --base for the rest.
+zimage::ModelFiles find_model(const Options& options) {
+  const auto check_folder = [](const std::string& folder) {
+    if (!path_exists(folder)) throw Error(ErrorCode::kNotFound, folder, "no such model");
+    if (!zimage::is_zimage_folder(folder)) {
+      throw Error(ErrorCode::kUnsupported, folder,
+                  "is not a known family: model_index.json does not name ZImagePipeline");
+    }
   };
-  const auto start = Clock::now();
-  const fs::path folder = options.model;
-  zimage::LoadOptions how;
-  how.activations = precision.used == "bf16" ? DType::kBF16 : DType::kF32;
-  how.kernels = &cpu_kernels();
-  how.stream = {options.threads > 0 ? options.threads : hardware_threads()};
-  const auto model = zimage::load_model(folder, how);
-  const fs::path schedule_file = folder / "scheduler" / "scheduler_config.json";
-  const auto schedule =
-      parse_flow_match_config(read_json_file(schedule_file), schedule_file.string());
-
-  Outcome outcome;
-  outcome.load = since(start);
-  outcome.family = model->family();
-  ProgressBar bar("generating", context, options.json, ProgressBar::Unit::kSteps);
-  outcome.result = generate(*model, schedule, request, [&](const Progress& progress) {
-    outcome.measured = std::max(outcome.measured, anonymous_bytes());
-    bar.update(progress);
-  });
-  bar.clear();
-  check_finite(outcome.result.latents);
-  outcome.hash = model->hash();
-  outcome.memory = model->memory();
-  for (int i = 0; i < options.count; ++i) {
-    outcome.files.push_back(output_name(options, i));
-    write_png(outcome.files.back(), outcome.result.images[i],
-              png_text(options, outcome, precision, i));
+  if (!path_exists(options.model)) {
+    throw Error(ErrorCode::kNotFound, options.model, "no such model");
   }
-  if (!options.save_latents.empty()) {
-    write_safetensors(options.save_latents, {{"latents", outcome.result.latents}});
+  if (is_folder(options.model)) {
+    check_folder(options.model);
+    if (!options.base.empty()) {
+      throw Error(ErrorCode::kUsage, "--base", "is for a --model that is a single file");
+    }
+    return {options.model, {}};
   }
-  outcome.total = since(start);
-  return outcome;
+  if (!zimage::is_zimage_file(options.model)) {
+    throw Error(ErrorCode::kUnsupported, options.model,
+                "is not a known family: it holds no Z-Image transformer");
+  }
+  if (options.base.empty()) {
+    throw Error(ErrorCode::kUsage, "--base",
+                "is needed with a single file: a folder in diffusers layout for tokenizer, text "
+                "encoder, VAE and scheduler");
+  }
+  check_folder(options.base);
+  return {options.base, options.model};
 }
 
-void check_model(const std::string& model) {
-  if (!path_exists(model)) throw Error(ErrorCode::kNotFound, model, "no such model");
-  if (!is_folder(model)) {
-    throw Error(ErrorCode::kUnsupported, model,
-                "is a file; a folder in diffusers layout is needed");
-  }
-  if (!zimage::is_zimage_folder(model)) {
-    throw Error(ErrorCode::kUnsupported, model,
-                "is not a known family: model_index.json does not name ZImagePipeline");
-  }
-}
-
-void run_generate(const Options& options, const Context& context) {
-  const Choice precision = choose_precision(options.precision);
-  const Choice device = choose_device(options.device);
-  if (options.strict && device.how == "fallback") {
-    throw Error(ErrorCode::kFallback, "--device", "{} was asked for, but {}", device.asked,
-                device.why);
-  }
-  check_model(options.model);
+GenerateRequest request_of(const Options& options) {
   GenerateRequest request;
   request.prompt = options.prompt;
   request.negative = options.negative;
@@ -238,27 +262,65 @@ void run_generate(const Options& options, const Context& context) {
   request.count = options.count;
   request.batch = std::min(options.batch, options.count);
   if (!options.noise.empty()) request.noise = load_noise(options.noise);
+  return request;
+}
 
-  const Outcome outcome = run_pipeline(options, request, precision, context);
-  if (options.json) {
-    print_json(to_json(options, outcome, precision, device));
-    return;
+void run_generate(const Options& options, const Context& context) {
+  using Clock = std::chrono::steady_clock;
+  const auto since = [](Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  const auto start = Clock::now();
+  GenerateOutcome outcome;
+  outcome.device = choose_device(options.device);
+  outcome.compile = choose_compile(options.compile);
+  const auto forbid_fallbacks = [&] {
+    outcome.fallbacks = fallbacks_of(outcome);
+    if (options.strict && !outcome.fallbacks.empty()) {
+      throw Error(ErrorCode::kFallback, "--strict", "{}", outcome.fallbacks[0]);
+    }
+  };
+  forbid_fallbacks();
+  const GenerateRequest request = request_of(options);
+  for (const std::string& lora : options.loras) outcome.loras.push_back(parse_lora(lora));
+
+  const zimage::ModelFiles files = find_model(options);
+  LoadOptions how;
+  set_precision(options.precision, how);
+  how.compile = outcome.compile.used == "on";
+  how.loras = outcome.loras;
+  how.kernels = &cpu_kernels();
+  how.stream = {options.threads > 0 ? options.threads : hardware_threads()};
+  const auto model = zimage::load_model(files, how);
+  const fs::path schedule_file = files.base / "scheduler" / "scheduler_config.json";
+  const auto schedule =
+      parse_flow_match_config(read_json_file(schedule_file), schedule_file.string());
+  outcome.family = model->family();
+  outcome.load_report = model->load_report();
+  outcome.precision = chosen_precision(options.precision, outcome.load_report);
+  forbid_fallbacks();
+  outcome.planned = plan_generate(*model, request);
+  check_memory(outcome.planned, options.max_memory);
+  if (!options.json) print_plan(outcome.planned);
+  outcome.load = since(start);
+
+  ProgressBar bar("generating", context, options.json, ProgressBar::Unit::kSteps);
+  outcome.result = generate(*model, schedule, request, [&](const Progress& progress) {
+    outcome.measured = std::max(outcome.measured, anonymous_bytes());
+    bar.update(progress);
+  });
+  bar.clear();
+  check_finite(outcome.result.latents);
+  outcome.hash = model->hash();
+  for (int i = 0; i < options.count; ++i) {
+    outcome.files.push_back(output_name(options, i));
+    write_png(outcome.files.back(), outcome.result.images[i], png_text(options, outcome, i));
   }
-  const auto& seconds = outcome.result.seconds;
-  for (const fs::path& file : outcome.files) fmt::print("{}\n", file.string());
-  fmt::print("  {} at {}, {} steps, guidance {}, seed {}, {} on {}\n", outcome.family, options.size,
-             options.steps, options.guidance, options.seed, precision.used, device.used);
-  if (device.how == "fallback") {
-    fmt::print("  fallback: {} instead of {}: {}\n", device.used, device.asked, device.why);
+  if (!options.save_latents.empty()) {
+    write_safetensors(options.save_latents, {{"latents", outcome.result.latents}});
   }
-  const int batches = (options.count + options.batch - 1) / options.batch;
-  const double steps = static_cast<double>(options.steps) * batches;
-  fmt::print("  load {}, text {}, denoise {} ({:.2f} steps/s), decode {}\n",
-             human_seconds(outcome.load), human_seconds(seconds.text),
-             human_seconds(seconds.denoise), steps / (seconds.denoise + 1e-9),
-             human_seconds(seconds.decode));
-  fmt::print("  memory: weights {}, values {}\n", human_bytes(outcome.memory.weights),
-             human_bytes(outcome.memory.arenas));
+  outcome.total = since(start);
+  options.json ? print_json(to_json(options, outcome)) : print_summary(options, outcome);
 }
 
 }  // namespace
@@ -276,8 +338,14 @@ void add_generate(CLI::App& app, const Context& context) {
       "comparing\n"
       "with other implementations.");
   auto o = std::make_shared<Options>();
-  command->add_option("-m,--model", o->model, "A model folder in diffusers layout")
+  command
+      ->add_option("-m,--model", o->model,
+                   "A model folder in diffusers layout, or a transformer as a single file")
       ->required()
+      ->type_name("DIR|FILE");
+  command
+      ->add_option("--base", o->base,
+                   "With a single file: the folder of tokenizer, text encoder, VAE and scheduler")
       ->type_name("DIR");
   command->add_option("prompt,-p,--prompt", o->prompt, "What to show")
       ->required()
@@ -308,10 +376,26 @@ void add_generate(CLI::App& app, const Context& context) {
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(1, 64));
-  command->add_option("--precision", o->precision, "auto, fp32 or bf16")
+  command
+      ->add_option(
+          "--precision", o->precision,
+          "auto, fp32, bf16, fp8, fp8-tensor, mxfp8 or nvfp4; auto is what the weights are "
+          "stored in, or fp32")
       ->capture_default_str()
       ->type_name("P")
-      ->check(CLI::IsMember({"auto", "fp32", "bf16"}));
+      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp8", "fp8-tensor", "mxfp8", "nvfp4"}));
+  command->add_option("--lora", o->loras, "An adapter to apply; may be given several times")
+      ->type_name("FILE[:STRENGTH]")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--compile", o->compile, "Fuse operations: auto, on or off")
+      ->capture_default_str()
+      ->type_name("C")
+      ->check(CLI::IsMember({"auto", "on", "off"}));
+  command
+      ->add_option("--max-memory", o->max_memory,
+                   "Refuse to start where more memory is planned (default: what is free)")
+      ->type_name("SIZE");
   command->add_option("--device", o->device, "auto, cpu or cuda[:N]")
       ->capture_default_str()
       ->type_name("D")

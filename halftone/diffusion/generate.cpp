@@ -67,6 +67,14 @@ Tensor seeded_noise(const Shape& shape, uint64_t seed) {
   return noise;
 }
 
+ModelMemory plan_generate(DiffusionModel& model, const GenerateRequest& request) {
+  std::vector<std::string> prompts = {request.prompt};
+  const bool guided = request.guidance > 0;
+  if (guided) prompts.push_back(request.negative);
+  const int64_t rows = std::min(request.batch, request.count) * (guided ? 2 : 1);
+  return model.plan(model.latent_shape(request.width, request.height), rows, prompts);
+}
+
 GenerateResult generate(DiffusionModel& model, const FlowMatchConfig& schedule,
                         const GenerateRequest& request, const ProgressFn& progress) {
   const Shape one = model.latent_shape(request.width, request.height);

@@ -32,6 +32,10 @@ struct GenerateResult {
   } seconds;
 };
 
+// Memory that the request takes, known before it runs. What the model does not allow (a size, a
+// prompt that is too long) is an Error.
+ModelMemory plan_generate(DiffusionModel& model, const GenerateRequest& request);
+
 // Progress counts denoising steps over all batches. Called between steps; may throw to cancel.
 GenerateResult generate(DiffusionModel& model, const FlowMatchConfig& schedule,
                         const GenerateRequest& request, const ProgressFn& progress);

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <variant>
 #include <vector>
 
+#include "halftone/kernels/fused_args.h"
 #include "halftone/kernels/op_args.h"
 
 namespace halftone {
@@ -25,6 +27,7 @@ enum class Op : uint8_t {
   kPad,
   kCast,
   // products
+  kQuantize,
   kLinear,
   kMatMul,
   kConv2d,
@@ -48,9 +51,19 @@ enum class Op : uint8_t {
   // pictures
   kUpsample2x,
   kUpsample2xGrad,
+  // made by the fuse pass
+  kFusedRows,
 };
-inline constexpr int kOpCount = static_cast<int>(Op::kUpsample2xGrad) + 1;
+inline constexpr int kOpCount = static_cast<int>(Op::kFusedRows) + 1;
 
+// What a linear quantizes its input to before the product. Set by the quantize pass; the lower pass
+// turns it into a node of its own, which linears on the same input share.
+struct LinearAttributes {
+  std::optional<Format> activations;
+};
+struct QuantizeAttributes {
+  Format format;
+};
 struct PermuteAttributes {
   std::vector<int> order;  // output dimension i is input dimension order[i]
 };
@@ -58,8 +71,10 @@ struct AxisAttributes {  // concat; slice [begin, end); pad by begin before and 
   int axis = 0;
   int64_t begin = 0, end = 0;
 };
-using Attributes = std::variant<std::monostate, AffineAttributes, UnaryAttributes,
-                                PermuteAttributes, AxisAttributes, MatMulAttributes, NormAttributes,
-                                RopeAttributes, AttentionAttributes, ConvAttributes>;
+using Attributes =
+    std::variant<std::monostate, AffineAttributes, UnaryAttributes, PermuteAttributes,
+                 AxisAttributes, MatMulAttributes, LinearAttributes, QuantizeAttributes,
+                 NormAttributes, RopeAttributes, AttentionAttributes, ConvAttributes,
+                 FusedRowsAttributes>;
 
 }  // namespace halftone

@@ -18,6 +18,7 @@ constexpr std::array<OpInfo, kOpCount> kCatalogue = {{
     {"slice", slice_gradient},
     {"pad", pad_gradient},
     {"cast", cast_gradient},
+    {"quantize", quantize_gradient},
     {"linear", linear_gradient},
     {"matmul", matmul_gradient},
     {"conv2d", conv2d_gradient},
@@ -38,6 +39,7 @@ constexpr std::array<OpInfo, kOpCount> kCatalogue = {{
     {"pad_rows_grad", nullptr},
     {"upsample2x", upsample2x_gradient},
     {"upsample2x_grad", nullptr},
+    {"fused_rows", nullptr},
 }};
 
 }  // namespace

@@ -43,6 +43,7 @@ Gradients permute_gradient(const GradientContext& c);
 Gradients concat_gradient(const GradientContext& c);
 Gradients slice_gradient(const GradientContext& c);
 Gradients pad_gradient(const GradientContext& c);
+Gradients quantize_gradient(const GradientContext& c);
 Gradients linear_gradient(const GradientContext& c);
 Gradients matmul_gradient(const GradientContext& c);
 Gradients conv2d_gradient(const GradientContext& c);

@@ -70,4 +70,10 @@ Graph::RegionGuard Graph::region(const std::string& kind, const std::string& nam
   return {*this, previous};
 }
 
+Graph::RegionGuard Graph::enter_region(int index) {
+  const int previous = region_;
+  region_ = index;
+  return {*this, previous};
+}
+
 }  // namespace halftone

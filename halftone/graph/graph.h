@@ -18,6 +18,10 @@ namespace halftone {
 
 class Graph;
 
+// Parts of a value that have a scale of their own where a scale spans rows: items of the batch,
+// which is the first dimension.
+inline int64_t batch_items(const Shape& shape) { return shape.rank() < 2 ? 1 : shape[0]; }
+
 // What a value is: its shape and element type, and the format when it is quantized. A quantized
 // value is one value: codes, scales and, in NVFP4, the global scale.
 struct ValueType {
@@ -115,6 +119,10 @@ class Graph {
     int previous_;
   };
   [[nodiscard]] RegionGuard region(const std::string& kind, const std::string& name);
+
+  // For passes that copy a graph: all regions at once, then one by its index.
+  void set_regions(const std::vector<Region>& regions) { regions_ = regions; }
+  [[nodiscard]] RegionGuard enter_region(int index);
 
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<Region>& regions() const { return regions_; }

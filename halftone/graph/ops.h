@@ -43,7 +43,10 @@ Value pad(Value x, int axis, int64_t before, int64_t after);  // with zeros
 std::vector<Value> split(Value x, int parts, int axis);
 
 // ---- products -----------------------------------------------------------------------------------
-// x [..., K], weight [N, K], bias [N] -> [..., N]
+// x in this format along its last dimension. Scales that span rows never span items of the batch,
+// the first dimension.
+Value quantize(Value x, const Format& format);
+// x [..., K], weight [N, K], bias [N] -> [..., N]; x and weight may be quantized.
 Value linear(Value x, Value weight, std::optional<Value> bias = std::nullopt);
 Value matmul(Value a, Value b, bool transpose_a, bool transpose_b);  // matrices
 // x [B, C, H, W], weight [O, C, kh, kw], bias [O]

@@ -2,20 +2,28 @@
 // choosing one is a pure function of the problem and the table.
 #pragma once
 
+#include <cstddef>
+
+#include "halftone/kernels/fused_args.h"
 #include "halftone/kernels/op_args.h"
 #include "halftone/kernels/quantize_args.h"
 
 namespace halftone {
 
-// Where and how wide a kernel runs.
+// Where and how wide a kernel runs, and the scratch memory that it may use meanwhile.
 struct Stream {
   int threads = 1;  // CPU threads
+  std::byte* workspace = nullptr;
+  int64_t workspace_bytes = 0;
 };
 
 template <class Args>
 struct Kernel {
   bool (*supports)(const Args&) = nullptr;
   void (*launch)(const Args&, Stream) = nullptr;
+  // Bytes of scratch memory for this problem on so many threads, aligned to a cache line; null
+  // where there is none. A function of shapes and dtypes alone, so that it is known before a run.
+  int64_t (*workspace)(const Args&, int threads) = nullptr;
 };
 
 struct Kernels {
@@ -30,6 +38,7 @@ struct Kernels {
   Kernel<SiluMulArgs> silu_mul;
   Kernel<SumToArgs> sum_to;
   Kernel<CopyArgs> copy;
+  Kernel<FillArgs> fill;
   Kernel<MatMulArgs> matmul;
   Kernel<ConvArgs> conv2d;
   Kernel<ConvInputGradArgs> conv2d_input_grad;
@@ -44,6 +53,9 @@ struct Kernels {
   Kernel<PadRowsArgs> pad_rows;
   Kernel<PadRowsGradArgs> pad_rows_grad;
   Kernel<Upsample2xArgs> upsample2x, upsample2x_grad;
+
+  // Not in the reference table, for which the unfused graph is the definition.
+  Kernel<FusedRowsArgs> fused_rows;
 };
 
 // Complete and plain: the reference that every other table is held to, bit for bit.

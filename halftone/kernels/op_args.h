@@ -5,20 +5,30 @@
 #include <array>
 #include <cstdint>
 
+#include "halftone/numerics/format.h"
 #include "halftone/tensor/dtype.h"
 #include "halftone/tensor/shape.h"
 
 namespace halftone {
 
+// With a format, data holds codes along the last dimension and dtype is what they stand for.
 struct ConstView {
   const void* data = nullptr;
   DType dtype = DType::kF32;
   Shape shape{0};
+  const Format* format = nullptr;
+  const void* scales = nullptr;
+  const float* global_scale = nullptr;
+  int64_t rows_per_scale = 0;  // rows that share a tensor's scale or a global scale; 0 is all
 };
 struct View {
   void* data = nullptr;
   DType dtype = DType::kF32;
   Shape shape{0};
+  const Format* format = nullptr;
+  void* scales = nullptr;
+  float* global_scale = nullptr;
+  int64_t rows_per_scale = 0;
 };
 
 // ---- what operations need to know ---------------------------------------------------------------
@@ -91,7 +101,14 @@ struct CopyArgs {
   void* y = nullptr;
   DType y_dtype = DType::kF32;
 };
-struct MatMulArgs {  // y [M, N] = op(a) op(b) + bias [N]
+struct FillArgs {
+  float value = 0;
+  View y;
+};
+// y [M, N] = op(a) op(b) + bias [N]. Operands may be quantized along their rows: products of what
+// codes and block scales stand for are summed exactly as such, and the scales of rows, tensors and
+// global ones are applied to the sum, as tensor cores do (see kernels/cpu/scalar/products.cpp).
+struct MatMulArgs {
   MatMulAttributes how;
   ConstView a, b, bias;
   View y;

@@ -1,11 +1,15 @@
 // What a sampler needs of a diffusion model, whatever its family.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "halftone/kernels/kernels.h"
+#include "halftone/passes/quantize.h"
 #include "halftone/tensor/tensor.h"
 
 namespace halftone {
@@ -15,9 +19,50 @@ struct Condition {
   Tensor states;  // F32 [tokens, features]
 };
 
+// Memory of a model while it generates.
 struct ModelMemory {
-  int64_t weights = 0;
-  int64_t arenas = 0;
+  int64_t file_weights = 0;   // weights read in place from their files
+  int64_t owned_weights = 0;  // weights converted on loading, and adapters
+  int64_t arena = 0;          // values while running, of the largest program
+  int64_t workspace = 0;      // scratch memory of kernels, of the largest program
+  // What the process needs besides the files that it maps.
+  int64_t peak() const { return owned_weights + arena + workspace; }
+};
+
+// An adapter to apply, and how strongly.
+struct LoraChoice {
+  std::string file;
+  float strength = 1;
+};
+
+struct LoadOptions {
+  DType activations = DType::kF32;
+  // Where the weights are quantized already: run in their format, with activations in BF16.
+  bool automatic = false;
+  // The format of the denoiser's block linears; without one, that of its weights as stored.
+  std::optional<Format> format;
+  // Where the weights are quantized already: quantize activations too, as the format asks, or
+  // compute with what the weights stand for.
+  bool quantize_activations = true;
+  bool compile = true;  // fuse
+  std::vector<LoraChoice> loras;
+  const Kernels* kernels = nullptr;
+  Stream stream;
+};
+
+// What became of an adapter's file.
+struct LoraReport {
+  std::string file;
+  int matched = 0;                     // linears that it changes
+  std::vector<std::string> unmatched;  // keys that match nothing
+};
+
+struct LoadReport {
+  QuantizeReport quantized;            // of the denoiser
+  std::map<std::string, int> formats;  // format -> linears that run in it
+  bool stored = false;                 // some weights were quantized in the file
+  std::vector<LoraReport> loras;
+  std::vector<std::string> notes;  // what a user should know
 };
 
 class DiffusionModel {
@@ -25,11 +70,16 @@ class DiffusionModel {
   virtual ~DiffusionModel() = default;
 
   virtual std::string family() const = 0;
+  virtual const LoadReport& load_report() const = 0;
   // Latents [1, C, h, w] of a picture; sizes that the model does not allow are an Error.
   virtual Shape latent_shape(int64_t width, int64_t height) const = 0;
   virtual int64_t image_tokens(const Shape& latents) const = 0;
 
-  // An Error where the prompt has more tokens than the model takes.
+  // Memory for `rows` latents of this shape at a time, each with one of these prompts. Prompts that
+  // have more tokens than the model takes are an Error. Nothing is run or allocated.
+  virtual ModelMemory plan(const Shape& latents, int64_t rows,
+                           std::span<const std::string> prompts) = 0;
+
   virtual Condition encode(const std::string& prompt) = 0;
   // The velocity d latents / d sigma of each row, at a sigma of its own.
   virtual Tensor velocity(const Tensor& latents, std::span<const float> sigmas,
@@ -37,7 +87,9 @@ class DiffusionModel {
   // Pictures [B, 3, H, W], about -1 to 1.
   virtual Tensor decode(const Tensor& latents) = 0;
 
-  virtual ModelMemory memory() const = 0;
+  // One strength per adapter, from the next velocity on. Builds nothing again.
+  virtual void set_lora_strengths(std::span<const float> strengths) = 0;
+
   virtual std::string hash() const = 0;  // of the checkpoint files
 };
 

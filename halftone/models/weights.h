@@ -2,22 +2,46 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "halftone/graph/graph.h"
 #include "halftone/io/checkpoint.h"
+#include "halftone/passes/quantize.h"
 #include "halftone/runtime/program.h"
 
 namespace halftone {
 
-// Binds the weights of `graphs` to the checkpoint's tensors (views of the file, in the dtype they
-// are stored in). A weight that is missing or mis-shaped, and a tensor that no graph uses and that
-// `known_unused` does not excuse, are listed by name in one Error. `name_in_file` maps a weight's
-// name to the tensor's.
+// Where a weight lies in a file: a tensor, or one of equal parts of its rows.
+struct StoredAs {
+  std::string name;
+  int part = 0, parts = 1;
+};
+
+struct WeightNames {
+  // The tensor of a weight; empty means that names are the same.
+  std::function<StoredAs(const std::string&)> stored_as;
+  // Tensors that may be there without being used.
+  std::function<bool(std::string_view)> known_unused;
+};
+
+// Binds the weights of `graphs` to the checkpoint's tensors: views of the file, in the dtype or the
+// quantized format they are stored in. A weight that is missing or mis-shaped, and a tensor that no
+// graph uses, are listed by name in one Error.
 Weights load_weights(const Checkpoint& checkpoint, std::span<const std::shared_ptr<Graph>> graphs,
-                     const std::function<std::string(const std::string&)>& name_in_file,
-                     const std::function<bool(std::string_view)>& known_unused);
+                     const WeightNames& names);
+
+// An Error that names the first weight with NaN or Inf.
+void check_finite(const Weights& weights, const std::string& where, const Kernels& kernels,
+                  Stream stream);
+
+// Formats of the weights that are quantized.
+std::map<std::string, Format> quantized_formats(const Weights& weights);
+
+// Converts the weights that `report` says are to be, where they are not yet.
+void quantize_weights(Weights& weights, const QuantizeReport& report, const Kernels& kernels,
+                      Stream stream);
 
 }  // namespace halftone

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "halftone/base/error.h"
+#include "halftone/tensor/quantized_tensor.h"
 
 namespace halftone {
 namespace {
@@ -17,6 +17,12 @@ struct Lifetime {
 
 bool overlap(const Lifetime& a, const Lifetime& b) {
   return a.first <= b.last && b.first <= a.last;
+}
+
+int64_t bytes_of(const ValueType& type) {
+  if (!type.quantized) return type.shape.checked_bytes(type.dtype).value();
+  const int64_t cols = type.shape[-1], rows = cols == 0 ? 0 : type.shape.numel() / cols;
+  return quantized_layout(*type.quantized, rows, cols, batch_items(type.shape)).bytes;
 }
 
 // Nodes that some output of the graph needs.
@@ -52,9 +58,7 @@ MemoryPlan plan_memory(const Graph& graph) {
     for (const int id : node.inputs) lifetimes[plan.storage[id]].last = i;
     for (const int id : node.outputs) {
       if (plan.storage[id] != id) continue;
-      const ValueType& type = graph.values()[id].type;
-      HT_ASSERT(!type.quantized);
-      const int64_t bytes = type.shape.checked_bytes(type.dtype).value();
+      const int64_t bytes = bytes_of(graph.values()[id].type);
       lifetimes[id] = {id, (bytes + kAlignment - 1) / kAlignment * kAlignment, i, i};
     }
   }

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <sstream>
 
@@ -89,6 +90,27 @@ class Driver {
 };
 
 }  // namespace
+
+int64_t available_memory() {
+  // The number after a word in a file of "word number" lines; -1 where there is none.
+  const auto number = [](const char* path, const std::string& wanted) {
+    std::ifstream file(path);
+    std::string word;
+    for (int64_t value = -1; file >> word;) {
+      if (word == wanted && file >> value) return value;
+    }
+    return int64_t{-1};
+  };
+  constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
+  const int64_t machine = number("/proc/meminfo", "MemAvailable:");
+  const int64_t available = machine < 0 ? kUnknown : machine * 1024;
+  // Cached files count against the group's limit, but give way.
+  int64_t most = -1;
+  std::ifstream("/sys/fs/cgroup/memory.max") >> most;  // "max" leaves 0
+  const int64_t used = number("/sys/fs/cgroup/memory.stat", "anon");
+  if (most <= 0 || used < 0) return available;
+  return std::min(available, std::max<int64_t>(0, most - used));
+}
 
 std::vector<std::string> backends() { return {"cpu"}; }
 

@@ -27,6 +27,10 @@ CpuInfo cpu_info();
 GpuList list_gpus();
 DeviceInfo cpu_device();
 
+// Memory that a process can still take without swapping: what the machine has left, or what its
+// control group allows if that is less.
+int64_t available_memory();
+
 // Backends that this build can run on.
 std::vector<std::string> backends();
 

@@ -1,6 +1,6 @@
 #include "halftone/runtime/launch.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "halftone/base/error.h"
 #include "halftone/graph/catalogue.h"
@@ -8,18 +8,39 @@
 namespace halftone {
 namespace {
 
-template <class Args>
-void run(const Kernel<Args>& kernel, const Args& args, Stream stream) {
-  HT_ASSERT(kernel.supports != nullptr && kernel.supports(args));
-  kernel.launch(args, stream);
-}
+// What is done with a kernel and its arguments.
+class Launch {
+ public:
+  explicit Launch(Stream stream) : stream_(stream) {}
+  template <class Args>
+  void operator()(const Kernel<Args>& kernel, const Args& args) const {
+    HT_ASSERT(kernel.supports != nullptr && kernel.supports(args));
+    kernel.launch(args, stream_);
+  }
+
+ private:
+  Stream stream_;
+};
+
+class MeasureWorkspace {
+ public:
+  explicit MeasureWorkspace(int threads) : threads_(threads) {}
+  template <class Args>
+  void operator()(const Kernel<Args>& kernel, const Args& args) {
+    if (kernel.workspace != nullptr) bytes_ = std::max(bytes_, kernel.workspace(args, threads_));
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  int threads_;
+  int64_t bytes_ = 0;
+};
 
 // A matrix of rows along the last dimension.
-ConstView rows_of(const ConstView& x) {
-  return {x.data, x.dtype, {x.shape.numel() / x.shape[-1], x.shape[-1]}};
-}
-View rows_of(const View& x) {
-  return {x.data, x.dtype, {x.shape.numel() / x.shape[-1], x.shape[-1]}};
+template <class AnyView>
+AnyView rows_of(AnyView x) {
+  x.shape = {x.shape.numel() / x.shape[-1], x.shape[-1]};
+  return x;
 }
 
 std::array<int64_t, Shape::kMaxRank> strides_of(const Shape& shape) {
@@ -70,123 +91,169 @@ CopyArgs permute_args(const ConstView& x, const View& y, const std::vector<int>&
   return args;
 }
 
-void run_concat(const AxisAttributes& how, std::span<const ConstView> parts, const View& y,
-                const Kernels& kernels, Stream stream) {
+template <class Visit>
+void concat_parts(const AxisAttributes& how, std::span<const ConstView> parts, const View& y,
+                  const Kernels& kernels, Visit& visit) {
   int64_t begin = 0;
   for (const ConstView& part : parts) {
     CopyArgs args = copy_of(part, y, part.shape);
     args.y = advance(y.data, y.dtype, begin * args.y_strides[how.axis]);
-    run(kernels.copy, args, stream);
+    visit(kernels.copy, args);
     begin += part.shape[how.axis];
   }
 }
 
-void run_pad(const AxisAttributes& how, const ConstView& x, const View& y, const Kernels& kernels,
-             Stream stream) {
-  std::memset(y.data, 0, static_cast<size_t>(y.shape.checked_bytes(y.dtype).value()));
+CopyArgs pad_args(const AxisAttributes& how, const ConstView& x, const View& y) {
   CopyArgs args = copy_of(x, y, x.shape);
   args.y = advance(y.data, y.dtype, how.begin * args.y_strides[how.axis]);
-  run(kernels.copy, args, stream);
+  return args;
 }
 
-void run_slice(const AxisAttributes& how, const ConstView& x, const View& y, const Kernels& kernels,
-               Stream stream) {
+CopyArgs slice_args(const AxisAttributes& how, const ConstView& x, const View& y) {
   CopyArgs args = copy_of(x, y, y.shape);
   args.x = advance(x.data, x.dtype, how.begin * args.x_strides[how.axis]);
-  run(kernels.copy, args, stream);
+  return args;
 }
 
 // x [B, ..., K]: the first dimension is the batch.
-void run_linear(std::span<const ConstView> in, const ConstView& bias, const View& y,
-                const Kernels& kernels, Stream stream) {
-  const Shape& x = in[0].shape;
-  const int64_t per_item = x.rank() < 2 || x[0] == 0 ? 1 : x.numel() / x[-1] / x[0];
-  run(kernels.matmul, {{false, true}, rows_of(in[0]), in[1], bias, rows_of(y), per_item}, stream);
+MatMulArgs linear_args(const ConstView& x, const ConstView& weight, const ConstView& bias,
+                       const View& y) {
+  const int64_t items = batch_items(x.shape);
+  const int64_t per_item =
+      x.shape.rank() < 2 || items == 0 ? 1 : x.shape.numel() / x.shape[-1] / items;
+  return {{false, true}, rows_of(x), weight, bias, rows_of(y), per_item};
 }
 
-}  // namespace
+// All rows at once, or item by item where a scale spans the rows of one.
+template <class Visit>
+void quantize_items(const ConstView& input, const View& output, const Kernels& kernels,
+                    Visit& visit) {
+  const ConstView x = rows_of(input);
+  const View y = rows_of(output);
+  const Format& f = *y.format;
+  const bool spans_rows = f.span == ScaleSpan::kTensor || f.global_scale;
+  const int64_t cols = x.shape[1];
+  const int64_t rows = spans_rows ? y.rows_per_scale : x.shape[0];
+  for (int64_t first = 0; first < x.shape[0]; first += rows) {
+    QuantizeArgs args;
+    args.x = {advance(x.data, x.dtype, first * cols), x.dtype, rows, cols, cols};
+    args.format = f;
+    args.codes = static_cast<uint8_t*>(y.data) + first * f.code_bytes(cols);
+    const int64_t scales =
+        f.span == ScaleSpan::kTensor ? first / rows : first * f.scales_per_row(cols);
+    args.scales = static_cast<uint8_t*>(y.scales) + scales * f.scale_bytes();
+    if (f.global_scale) args.global_scale = y.global_scale + first / rows;
+    visit(kernels.quantize, args);
+  }
+}
 
-void launch(const Node& node, std::span<const ConstView> in, std::span<const View> out,
-            const Kernels& kernels, Stream s) {
+// The one place that maps operations to kernels: calls visit(kernel, arguments).
+template <class Visit>
+void dispatch(const Node& node, std::span<const ConstView> in, std::span<const View> out,
+              const Kernels& kernels, Visit& visit) {
   const auto optional = [&](size_t i) { return i < in.size() ? in[i] : ConstView{}; };
   const Attributes& a = node.attributes;
   const auto norm = [&] { return std::get<NormAttributes>(a); };
   const auto axis = [&] { return std::get<AxisAttributes>(a); };
   switch (node.op) {
     case Op::kAdd:
-      return run(kernels.binary, {BinaryFunction::kAdd, in[0], in[1], out[0]}, s);
+      return visit(kernels.binary, BinaryArgs{BinaryFunction::kAdd, in[0], in[1], out[0]});
     case Op::kMul:
-      return run(kernels.binary, {BinaryFunction::kMul, in[0], in[1], out[0]}, s);
+      return visit(kernels.binary, BinaryArgs{BinaryFunction::kMul, in[0], in[1], out[0]});
     case Op::kAffine:
-      return run(kernels.affine, {std::get<AffineAttributes>(a), in[0], out[0]}, s);
+      return visit(kernels.affine, AffineArgs{std::get<AffineAttributes>(a), in[0], out[0]});
     case Op::kUnary:
-      return run(kernels.unary, {std::get<UnaryAttributes>(a), in[0], out[0]}, s);
+      return visit(kernels.unary, UnaryArgs{std::get<UnaryAttributes>(a), in[0], out[0]});
     case Op::kSiluMul:
-      return run(kernels.silu_mul, {in[0], in[1], out[0]}, s);
+      return visit(kernels.silu_mul, SiluMulArgs{in[0], in[1], out[0]});
     case Op::kSumTo:
-      return run(kernels.sum_to, {in[0], out[0]}, s);
+      return visit(kernels.sum_to, SumToArgs{in[0], out[0]});
     case Op::kBroadcast:
-      return run(kernels.copy, broadcast_args(in[0], out[0]), s);
+      return visit(kernels.copy, broadcast_args(in[0], out[0]));
     case Op::kReshape:
       return;  // shares the bytes of its input
     case Op::kPermute:
-      return run(kernels.copy, permute_args(in[0], out[0], std::get<PermuteAttributes>(a).order),
-                 s);
+      return visit(kernels.copy, permute_args(in[0], out[0], std::get<PermuteAttributes>(a).order));
     case Op::kConcat:
-      return run_concat(axis(), in, out[0], kernels, s);
+      return concat_parts(axis(), in, out[0], kernels, visit);
     case Op::kSlice:
-      return run_slice(axis(), in[0], out[0], kernels, s);
+      return visit(kernels.copy, slice_args(axis(), in[0], out[0]));
     case Op::kPad:
-      return run_pad(axis(), in[0], out[0], kernels, s);
+      visit(kernels.fill, FillArgs{0, out[0]});
+      return visit(kernels.copy, pad_args(axis(), in[0], out[0]));
     case Op::kCast:
-      return run(kernels.copy, copy_of(in[0], out[0], out[0].shape), s);
+      return visit(kernels.copy, copy_of(in[0], out[0], out[0].shape));
+    case Op::kQuantize:
+      return quantize_items(in[0], out[0], kernels, visit);
     case Op::kLinear:
-      return run_linear(in, optional(2), out[0], kernels, s);
+      HT_ASSERT(!std::get<LinearAttributes>(a).activations);  // lowered by now
+      return visit(kernels.matmul, linear_args(in[0], in[1], optional(2), out[0]));
     case Op::kMatMul:
-      return run(kernels.matmul, {std::get<MatMulAttributes>(a), in[0], in[1], {}, out[0], 0}, s);
+      return visit(kernels.matmul,
+                   MatMulArgs{std::get<MatMulAttributes>(a), in[0], in[1], {}, out[0], 0});
     case Op::kConv2d:
-      return run(kernels.conv2d, {std::get<ConvAttributes>(a), in[0], in[1], optional(2), out[0]},
-                 s);
+      return visit(kernels.conv2d,
+                   ConvArgs{std::get<ConvAttributes>(a), in[0], in[1], optional(2), out[0]});
     case Op::kConv2dInputGrad:
-      return run(kernels.conv2d_input_grad, {std::get<ConvAttributes>(a), in[0], in[1], out[0]}, s);
+      return visit(kernels.conv2d_input_grad,
+                   ConvInputGradArgs{std::get<ConvAttributes>(a), in[0], in[1], out[0]});
     case Op::kConv2dWeightGrad:
-      return run(kernels.conv2d_weight_grad, {std::get<ConvAttributes>(a), in[0], in[1], out[0]},
-                 s);
+      return visit(kernels.conv2d_weight_grad,
+                   ConvWeightGradArgs{std::get<ConvAttributes>(a), in[0], in[1], out[0]});
     case Op::kRmsNorm:
-      return run(kernels.rms_norm, {norm(), in[0], in[1], {}, out[0]}, s);
+      return visit(kernels.rms_norm, NormArgs{norm(), in[0], in[1], {}, out[0]});
     case Op::kRmsNormGrad:
-      return run(kernels.rms_norm_grad, {norm(), in[0], in[1], in[2], out[0], out[1], {}}, s);
+      return visit(kernels.rms_norm_grad,
+                   NormGradArgs{norm(), in[0], in[1], in[2], out[0], out[1], {}});
     case Op::kLayerNorm:
-      return run(kernels.layer_norm, {norm(), in[0], {}, {}, out[0]}, s);
+      return visit(kernels.layer_norm, NormArgs{norm(), in[0], {}, {}, out[0]});
     case Op::kLayerNormGrad:
-      return run(kernels.layer_norm_grad, {norm(), in[0], in[1], {}, out[0], {}, {}}, s);
+      return visit(kernels.layer_norm_grad, NormGradArgs{norm(), in[0], in[1], {}, out[0], {}, {}});
     case Op::kGroupNorm:
-      return run(kernels.group_norm, {norm(), in[0], in[1], in[2], out[0]}, s);
+      return visit(kernels.group_norm, NormArgs{norm(), in[0], in[1], in[2], out[0]});
     case Op::kGroupNormGrad:
-      return run(kernels.group_norm_grad, {norm(), in[0], in[1], in[2], out[0], out[1], out[2]}, s);
+      return visit(kernels.group_norm_grad,
+                   NormGradArgs{norm(), in[0], in[1], in[2], out[0], out[1], out[2]});
     case Op::kRope:
-      return run(kernels.rope, {std::get<RopeAttributes>(a), in[0], in[1], in[2], out[0]}, s);
+      return visit(kernels.rope,
+                   RopeArgs{std::get<RopeAttributes>(a), in[0], in[1], in[2], out[0]});
     case Op::kAttention:
-      return run(kernels.attention,
-                 {std::get<AttentionAttributes>(a), in[0], in[1], in[2], optional(3), out[0]}, s);
+      return visit(kernels.attention, AttentionArgs{std::get<AttentionAttributes>(a), in[0], in[1],
+                                                    in[2], optional(3), out[0]});
     case Op::kAttentionGrad:
-      return run(kernels.attention_grad,
-                 {std::get<AttentionAttributes>(a), in[0], in[1], in[2], in[3], optional(4), out[0],
-                  out[1], out[2]},
-                 s);
+      return visit(kernels.attention_grad,
+                   AttentionGradArgs{std::get<AttentionAttributes>(a), in[0], in[1], in[2], in[3],
+                                     optional(4), out[0], out[1], out[2]});
     case Op::kEmbedding:
-      return run(kernels.embedding, {in[0], in[1], out[0]}, s);
+      return visit(kernels.embedding, EmbeddingArgs{in[0], in[1], out[0]});
     case Op::kEmbeddingGrad:
-      return run(kernels.embedding_grad, {in[0], in[1], out[0]}, s);
+      return visit(kernels.embedding_grad, EmbeddingGradArgs{in[0], in[1], out[0]});
     case Op::kPadRows:
-      return run(kernels.pad_rows, {in[0], in[1], in[2], out[0]}, s);
+      return visit(kernels.pad_rows, PadRowsArgs{in[0], in[1], in[2], out[0]});
     case Op::kPadRowsGrad:
-      return run(kernels.pad_rows_grad, {in[0], in[1], out[0], out[1]}, s);
+      return visit(kernels.pad_rows_grad, PadRowsGradArgs{in[0], in[1], out[0], out[1]});
     case Op::kUpsample2x:
-      return run(kernels.upsample2x, {in[0], out[0]}, s);
+      return visit(kernels.upsample2x, Upsample2xArgs{in[0], out[0]});
+    case Op::kFusedRows:
+      return visit(kernels.fused_rows, FusedRowsArgs{&std::get<FusedRowsAttributes>(a), in, out});
     case Op::kUpsample2xGrad:
-      return run(kernels.upsample2x_grad, {in[0], out[0]}, s);
+      return visit(kernels.upsample2x_grad, Upsample2xArgs{in[0], out[0]});
   }
+}
+
+}  // namespace
+
+void launch(const Node& node, std::span<const ConstView> inputs, std::span<const View> outputs,
+            const Kernels& kernels, Stream stream) {
+  const Launch visit(stream);
+  dispatch(node, inputs, outputs, kernels, visit);
+}
+
+int64_t workspace_bytes(const Node& node, std::span<const ConstView> inputs,
+                        std::span<const View> outputs, const Kernels& kernels, int threads) {
+  MeasureWorkspace visit(threads);
+  dispatch(node, inputs, outputs, kernels, visit);
+  return visit.bytes();
 }
 
 }  // namespace halftone

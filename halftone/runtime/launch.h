@@ -11,4 +11,9 @@ namespace halftone {
 void launch(const Node& node, std::span<const ConstView> inputs, std::span<const View> outputs,
             const Kernels& kernels, Stream stream);
 
+// Scratch memory that this takes. Views need shapes and dtypes only; those of inputs that are there
+// hold some pointer that is not null.
+int64_t workspace_bytes(const Node& node, std::span<const ConstView> inputs,
+                        std::span<const View> outputs, const Kernels& kernels, int threads);
+
 }  // namespace halftone

@@ -1,35 +1,128 @@
 #include "halftone/runtime/program.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "halftone/base/error.h"
 #include "halftone/runtime/launch.h"
 
 namespace halftone {
+namespace {
+
+// What tells a weight from what the graph expects; empty if nothing does.
+std::string mismatch(const Weight& weight, const ValueType& type) {
+  if (shape_of(weight) != type.shape) {
+    return fmt::format("has shape {} instead of {}", shape_of(weight), type.shape);
+  }
+  const auto* quantized = std::get_if<QuantizedTensor>(&weight);
+  if (quantized == nullptr && type.quantized) {
+    return fmt::format("is not quantized to {}", type.quantized->name);
+  }
+  if (quantized != nullptr && (!type.quantized || quantized->format != *type.quantized)) {
+    return fmt::format("is {} instead of {}", quantized->format.name,
+                       type.quantized ? type.quantized->name : "high precision");
+  }
+  return {};
+}
+
+ConstView view_of(const Weight& weight) {
+  if (const auto* tensor = std::get_if<Tensor>(&weight)) {
+    return {tensor->bytes().data(), tensor->dtype(), tensor->shape()};
+  }
+  const auto& q = std::get<QuantizedTensor>(weight);
+  ConstView view{q.codes.bytes().data(), DType::kF32, q.shape, &q.format, q.scales.bytes().data()};
+  if (q.format.global_scale) view.global_scale = q.global_scale.as<float>().data();
+  return view;
+}
+
+// A view of a value whose bytes start at data.
+View view_at(const ValueType& type, std::byte* data) {
+  View view{data, type.dtype, type.shape};
+  if (!type.quantized) return view;
+  const int64_t cols = type.shape[-1], rows = cols == 0 ? 0 : type.shape.numel() / cols;
+  const int64_t items = batch_items(type.shape);
+  const QuantizedLayout layout = quantized_layout(*type.quantized, rows, cols, items);
+  view.format = &*type.quantized;
+  view.scales = data + layout.scales;
+  view.global_scale = reinterpret_cast<float*>(data + layout.global_scale);
+  view.rows_per_scale = items == 0 ? 0 : rows / items;
+  return view;
+}
+
+ConstView constant(const View& v) {
+  return {v.data, v.dtype, v.shape, v.format, v.scales, v.global_scale, v.rows_per_scale};
+}
+
+int64_t largest_workspace_of(const Graph& graph, const MemoryPlan& plan, const Kernels& kernels,
+                             int threads, const std::map<int, Weight>& bound) {
+  // Nothing is read through these views; only inputs that are not there have null data.
+  std::byte somewhere{};
+  const auto view = [&](int id) {
+    const auto found = bound.find(id);
+    return found != bound.end() ? view_of(found->second)
+                                : constant(view_at(graph.values()[id].type, &somewhere));
+  };
+  int64_t most = 0;
+  std::vector<ConstView> in;
+  std::vector<View> out;
+  for (size_t i = 0; i < graph.nodes().size(); ++i) {
+    const Node& node = graph.nodes()[i];
+    if (!plan.used[i] || node.op == Op::kReshape) continue;
+    in.clear();
+    out.clear();
+    for (const int id : node.inputs) in.push_back(view(id));
+    for (const int id : node.outputs) out.push_back(view_at(graph.values()[id].type, &somewhere));
+    most = std::max(most, workspace_bytes(node, in, out, kernels, threads));
+  }
+  return most;
+}
+
+}  // namespace
+
+const Shape& shape_of(const Weight& weight) {
+  const auto* quantized = std::get_if<QuantizedTensor>(&weight);
+  return quantized != nullptr ? quantized->shape : std::get<Tensor>(weight).shape();
+}
+
+int64_t byte_size_of(const Weight& weight) {
+  return std::visit([](const auto& w) { return w.byte_size(); }, weight);
+}
+
+std::byte* Arena::reserve(int64_t bytes) {
+  if (bytes > memory_.byte_size()) {
+    memory_ = Tensor();  // before the new one, not beside it
+    memory_ = Tensor::empty(DType::kU8, {bytes});
+  }
+  return memory_.defined() ? memory_.mutable_bytes().data() : nullptr;
+}
 
 Program::Program(std::shared_ptr<const Graph> graph, const Weights& weights, const Kernels& kernels,
-                 Stream stream)
-    : graph_(std::move(graph)), kernels_(kernels), stream_(stream), plan_(plan_memory(*graph_)) {
+                 Stream stream, std::shared_ptr<Arena> arena)
+    : graph_(std::move(graph)),
+      kernels_(kernels),
+      stream_(stream),
+      plan_(plan_memory(*graph_)),
+      arena_(std::move(arena)) {
   bind_weights(weights);
   memory_.arena = plan_.arena_bytes;
-  arena_ = Tensor::empty(DType::kU8, {plan_.arena_bytes});
+  memory_.workspace = largest_workspace_of(*graph_, plan_, kernels_, stream_.threads, bound_);
 }
 
 void Program::bind_weights(const Weights& weights) {
   std::string problems;
-  const auto complain = [&](const std::string& problem) {
-    problems += (problems.empty() ? "" : "; ") + problem;
+  const auto complain = [&](const std::string& name, const std::string& problem) {
+    problems += fmt::format("{}'{}' {}", problems.empty() ? "" : "; ", printable(name), problem);
   };
   for (const auto& [name, value] : graph_->weights()) {
     const auto found = weights.find(name);
     if (found == weights.end()) {
-      complain(fmt::format("'{}' is missing", printable(name)));
-    } else if (found->second.shape() != value.shape()) {
-      complain(fmt::format("'{}' has shape {} instead of {}", printable(name),
-                           found->second.shape(), value.shape()));
+      complain(name, "is missing");
+    } else if (const std::string why = mismatch(found->second, value.type()); !why.empty()) {
+      complain(name, why);
     } else {
       bound_[value.id()] = found->second;
-      memory_.weights += found->second.byte_size();
+      memory_.weights += byte_size_of(found->second);
     }
   }
   if (!problems.empty()) throw Error(ErrorCode::kInvalidInput, "weights", "{}", problems);
@@ -39,8 +132,7 @@ void Program::bind_weights(const Weights& weights) {
   }
 }
 
-std::map<std::string, Tensor> Program::run(const std::map<std::string, Tensor>& inputs) {
-  std::map<int, Tensor> given;
+void Program::bind_inputs(const std::map<std::string, Tensor>& inputs) {
   for (const auto& [name, value] : graph_->inputs()) {
     const auto found = inputs.find(name);
     if (found == inputs.end()) throw Error(ErrorCode::kInvalidInput, name, "input is missing");
@@ -49,23 +141,27 @@ std::map<std::string, Tensor> Program::run(const std::map<std::string, Tensor>& 
                   name_of(found->second.dtype()), found->second.shape(), name_of(value.dtype()),
                   value.shape());
     }
-    given[value.id()] = found->second;
+    bound_[value.id()] = found->second;
   }
+}
 
-  std::byte* arena = arena_.mutable_bytes().data();
-  const auto read_view = [&](int id) -> ConstView {
-    const ValueInfo& info = graph_->values()[id];
-    const int source = plan_.storage[id];
-    const auto bound = bound_.find(source);
-    const auto input = given.find(source);
-    const void* data = bound != bound_.end()  ? bound->second.bytes().data()
-                       : input != given.end() ? input->second.bytes().data()
-                                              : arena + plan_.offset[id];
-    // A weight is read in the dtype it is stored in.
-    const DType dtype = bound != bound_.end() ? bound->second.dtype() : info.type.dtype;
-    return {data, dtype, info.type.shape};
-  };
+ConstView Program::const_view(int id) const {
+  const auto bound = bound_.find(plan_.storage[id]);
+  if (bound == bound_.end()) return constant(view(id));
+  ConstView view = view_of(bound->second);
+  view.shape = graph_->values()[id].type.shape;  // a reshape's own; the dtype is what is stored
+  return view;
+}
 
+View Program::view(int id) const {
+  return view_at(graph_->values()[id].type, memory_start_ + plan_.offset[id]);
+}
+
+std::map<std::string, Tensor> Program::run(const std::map<std::string, Tensor>& inputs) {
+  bind_inputs(inputs);
+  memory_start_ = arena_->reserve(memory_.arena + memory_.workspace);
+  stream_.workspace = memory_start_ + memory_.arena;
+  stream_.workspace_bytes = memory_.workspace;
   std::vector<ConstView> in;
   std::vector<View> out;
   for (size_t i = 0; i < graph_->nodes().size(); ++i) {
@@ -73,23 +169,27 @@ std::map<std::string, Tensor> Program::run(const std::map<std::string, Tensor>& 
     if (!plan_.used[i] || node.op == Op::kReshape) continue;
     in.clear();
     out.clear();
-    for (const int id : node.inputs) in.push_back(read_view(id));
-    for (const int id : node.outputs) {
-      const ValueType& type = graph_->values()[id].type;
-      out.push_back({arena + plan_.offset[id], type.dtype, type.shape});
-    }
+    for (const int id : node.inputs) in.push_back(const_view(id));
+    for (const int id : node.outputs) out.push_back(view(id));
+    const auto start = std::chrono::steady_clock::now();
     launch(node, in, out, kernels_, stream_);
+    if (timer_) {
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+      timer_(node, took.count());
+    }
   }
 
   std::map<std::string, Tensor> results;
   for (const auto& [name, value] : graph_->outputs()) {
-    const ConstView view = read_view(value.id());
+    HT_ASSERT(!value.type().quantized);
+    const ConstView view = const_view(value.id());
     Tensor result = Tensor::empty(view.dtype, view.shape);
     if (result.byte_size() > 0) {
       std::memcpy(result.mutable_bytes().data(), view.data, result.mutable_bytes().size());
     }
     results.emplace(name, std::move(result));
   }
+  for (const auto& [name, value] : graph_->inputs()) bound_.erase(value.id());
   return results;
 }
 

@@ -38,6 +38,18 @@ Shape scale_shape(const Format& format, int64_t rows, int64_t cols) {
   return {rows, format.scales_per_row(cols)};
 }
 
+QuantizedLayout quantized_layout(const Format& format, int64_t rows, int64_t cols, int64_t items) {
+  constexpr int64_t kAlignment = Storage::kAlignment;
+  const auto aligned = [](int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; };
+  const int64_t scales =
+      format.span == ScaleSpan::kTensor ? items : rows * format.scales_per_row(cols);
+  QuantizedLayout layout;
+  layout.scales = aligned(rows * format.code_bytes(cols));
+  layout.global_scale = layout.scales + aligned(scales * format.scale_bytes());
+  layout.bytes = layout.global_scale + (format.global_scale ? aligned(items * 4) : 0);
+  return layout;
+}
+
 QuantizedTensor QuantizedTensor::empty(const Format& format, const Shape& shape, int axis) {
   HT_ASSERT(format.quantized() && shape.rank() == 2 && (axis == 0 || axis == 1));
   QuantizedTensor q{format, shape, axis, {}, {}, {}};

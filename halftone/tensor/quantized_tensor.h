@@ -30,6 +30,15 @@ struct QuantizedTensor {
   static QuantizedTensor empty(const Format& format, const Shape& shape, int axis = 1);
 };
 
+// Where the parts of a quantized matrix lie in one piece of memory: codes first.
+struct QuantizedLayout {
+  int64_t scales = 0;        // offset in bytes
+  int64_t global_scale = 0;  // offset in bytes
+  int64_t bytes = 0;
+};
+// `items` is how many parts of the rows have a tensor scale or a global scale of their own.
+QuantizedLayout quantized_layout(const Format& format, int64_t rows, int64_t cols, int64_t items);
+
 DType code_dtype(const Format& format);
 DType scale_dtype(const Format& format);
 // Of the scales of [rows, cols] as stored.

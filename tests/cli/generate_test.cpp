@@ -82,7 +82,7 @@ TEST_F(CliGenerate, FallbacksAreSaidAndStrictForbidsThem) {
   const Result fell = run(arguments({"x", "--device", "cuda", "-o", path("x.png")}));
   EXPECT_EQ(fell.code, 0);
   EXPECT_THAT(fell.out, HasSubstr("fallback: cpu instead of cuda: "));
-  expect_one_line(run(arguments({"x", "--device", "cuda", "--strict"})), 3, "cuda was asked for");
+  expect_one_line(run(arguments({"x", "--device", "cuda", "--strict"})), 3, "cpu instead of cuda");
 }
 
 TEST_F(CliGenerate, BadInputIsOneLine) {

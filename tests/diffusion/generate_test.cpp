@@ -49,7 +49,9 @@ class Pipeline : public testing::Test {
         std::sqrt(3.0f));
   }
   std::unique_ptr<DiffusionModel> load() {
-    return zimage::load_model(folder_, {DType::kF32, &cpu_kernels(), {2}});
+    options_.kernels = &cpu_kernels();
+    options_.stream = {2};
+    return zimage::load_model({folder_, {}}, options_);
   }
   std::string load_error() {
     return error_of([&] { load(); });
@@ -61,6 +63,7 @@ class Pipeline : public testing::Test {
   nlohmann::json case_;
   FlowMatchConfig schedule_;
   GenerateRequest request_;
+  LoadOptions options_;
 };
 
 class PipelineGolden : public Pipeline, public testing::WithParamInterface<const char*> {};

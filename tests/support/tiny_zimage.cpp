@@ -18,7 +18,9 @@ void write_component(const fs::path& folder, const std::string& file, const nloh
   write_file(folder / "config.json", config.dump());
   Weights weights;
   for (const auto& graph : graphs) weights.merge(procedural_weights(*graph));
-  write_safetensors(folder / file, {weights.begin(), weights.end()});
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  for (const auto& [name, weight] : weights) tensors.emplace_back(name, std::get<Tensor>(weight));
+  write_safetensors(folder / file, tensors);
 }
 
 }  // namespace

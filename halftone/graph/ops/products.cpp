@@ -13,6 +13,15 @@ int64_t conv_size(int64_t size, int64_t kernel, int pad, int stride) {
 
 }  // namespace
 
+Value quantize(Value x, const Format& format) {
+  require(format.quantized() && !x.type().quantized && x.rank() >= 1,
+          "quantize: {} cannot be quantized to {}", x.shape(), format.name);
+  return x.graph().add(Op::kQuantize, {x}, QuantizeAttributes{format},
+                       {x.shape(), x.dtype(), format});
+}
+// Straight through: rounding is taken for the identity.
+Gradients quantize_gradient(const GradientContext& c) { return {c.dy}; }
+
 Value linear(Value x, Value weight, std::optional<Value> bias) {
   require(weight.rank() == 2 && x.rank() >= 1 && x.dim(-1) == weight.dim(1),
           "linear: input {} does not fit weight {}", x.shape(), weight.shape());
@@ -24,13 +33,16 @@ Value linear(Value x, Value weight, std::optional<Value> bias) {
   }
   std::vector<int64_t> dims(x.shape().dims().begin(), x.shape().dims().end());
   dims.back() = weight.dim(0);
-  return x.graph().add(Op::kLinear, inputs, {}, {Shape(dims), x.dtype(), {}});
+  return x.graph().add(Op::kLinear, inputs, LinearAttributes{}, {Shape(dims), x.dtype(), {}});
 }
 Gradients linear_gradient(const GradientContext& c) {
   const Value x = c.inputs[0], weight = c.inputs[1];
   const Value dy = as_rows(c.dy);
-  Gradients gradients = {reshape(matmul(dy, weight, false, false), x.shape()),
-                         cast(matmul(dy, as_rows(x), true, false), weight.dtype())};
+  // A quantized weight or input is frozen or rounded on the way: it gets no gradient of its own.
+  Gradients gradients = {reshape(matmul(dy, weight, false, false), x.shape()), std::nullopt};
+  if (!weight.type().quantized && !x.type().quantized) {
+    gradients[1] = cast(matmul(dy, as_rows(x), true, false), weight.dtype());
+  }
   if (c.inputs.size() > 2) {
     gradients.emplace_back(cast(sum_to(dy, c.inputs[2].shape()), c.inputs[2].dtype()));
   }

@@ -10,10 +10,14 @@ namespace halftone {
 const Kernels& cpu_kernels() {
   static const Kernels kTable = [] {
     Kernels table = cpu_scalar_kernels();  // the baseline, overridden entry by entry
+#if defined(HALFTONE_HIGHWAY)
+    if (!simd::available()) return table;  // a CPU that is older than what the rest is compiled for
+#endif
     table.name = "plain";
     fast::fill_elementwise(table);
     fast::fill_norms(table);
     fast::fill_tokens(table);
+    fast::fill_fused(table);
 #if defined(HALFTONE_DNNL)
     fast::fill_products(table);
 #endif

@@ -8,63 +8,47 @@
 #include "halftone/io/model_hash.h"
 #include "halftone/io/tokenizer.h"
 #include "halftone/models/autoencoder_kl/autoencoder.h"
+#include "halftone/models/component.h"
+#include "halftone/models/lora.h"
 #include "halftone/models/qwen3/text_encoder.h"
 #include "halftone/models/weights.h"
+#include "halftone/models/zimage/names.h"
 #include "halftone/models/zimage/transformer.h"
-#include "halftone/runtime/program.h"
+#include "halftone/passes/fuse.h"
+#include "halftone/passes/lower.h"
 
 namespace halftone::zimage {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Programs of one component, one per shape, all on the same weights.
-class Component {
- public:
-  Component(Weights weights, const LoadOptions& options)
-      : weights_(std::move(weights)), options_(options) {}
-
-  // The program of this key, built on first use.
-  template <class Build>
-  Program& program(const std::string& key, const Build& build) {
-    auto& slot = programs_[key];
-    if (!slot) {
-      slot = std::make_unique<Program>(build(), weights_, *options_.kernels, options_.stream);
-    }
-    return *slot;
+// The transformer's config: the folder's, or, for a file alone, what its tensors tell.
+TransformerConfig transformer_config(const ModelFiles& files, const Checkpoint& checkpoint) {
+  const fs::path config = files.base / "transformer" / "config.json";
+  if (files.transformer.empty() || path_exists(config)) {
+    return parse_transformer_config(read_json_file(config), config.string());
   }
-
-  ModelMemory memory() const {
-    ModelMemory sum;
-    for (const auto& [name, tensor] : weights_) sum.weights += tensor.byte_size();
-    for (const auto& [key, program] : programs_) sum.arenas += program->memory().arena;
-    return sum;
-  }
-
- private:
-  Weights weights_;
-  const LoadOptions& options_;
-  std::map<std::string, std::unique_ptr<Program>> programs_;
-};
+  return infer_transformer_config(checkpoint, names_in(checkpoint));
+}
 
 class Model final : public DiffusionModel {
  public:
-  Model(const fs::path& folder, const LoadOptions& options)
+  Model(const ModelFiles& files, const LoadOptions& options)
       : options_(options),
-        tokenizer_(Tokenizer::load(folder / "tokenizer" / "tokenizer.json")),
-        text_config_(qwen3::parse_config(read_json_file(folder / "text_encoder" / "config.json"),
-                                         (folder / "text_encoder" / "config.json").string())),
-        config_(parse_transformer_config(read_json_file(folder / "transformer" / "config.json"),
-                                         (folder / "transformer" / "config.json").string())),
-        vae_config_(autoencoder_kl::parse_config(read_json_file(folder / "vae" / "config.json"),
-                                                 (folder / "vae" / "config.json").string())),
-        text_file_(Checkpoint::open(folder / "text_encoder")),
-        transformer_file_(Checkpoint::open(folder / "transformer")),
-        vae_file_(Checkpoint::open(folder / "vae")),
-        text_(load_text(text_file_), options_),
-        transformer_(load_transformer(transformer_file_), options_),
-        vae_(load_vae(vae_file_), options_) {
-    check_configs(folder);
+        tokenizer_(Tokenizer::load(files.base / "tokenizer" / "tokenizer.json")),
+        text_config_(qwen3::parse_config(read_json_file(config_of(files, "text_encoder")),
+                                         config_of(files, "text_encoder").string())),
+        vae_config_(autoencoder_kl::parse_config(read_json_file(config_of(files, "vae")),
+                                                 config_of(files, "vae").string())),
+        text_file_(Checkpoint::open(files.base / "text_encoder")),
+        transformer_file_(Checkpoint::open(files.transformer.empty() ? files.base / "transformer"
+                                                                     : files.transformer)),
+        vae_file_(Checkpoint::open(files.base / "vae")),
+        config_(transformer_config(files, transformer_file_)),
+        text_(load_text(), options_, arena_),
+        transformer_(load_transformer(), options_, arena_),
+        vae_(load_vae(), options_, arena_) {
+    check_configs(files.base);
   }
 
   std::string family() const override { return "z-image"; }
@@ -89,18 +73,36 @@ class Model final : public DiffusionModel {
     return latents[2] * latents[3] / (config_.patch_size * config_.patch_size);
   }
 
-  Condition encode(const std::string& prompt) override {
-    const std::vector<int32_t> ids = tokenizer_.encode(chat_prompt(prompt));
-    const auto count = static_cast<int64_t>(ids.size());
-    if (count > kMaxPromptTokens) {
-      throw Error(ErrorCode::kUsage, "prompt",
-                  "{} tokens are more than the {} that the model reads", count, kMaxPromptTokens);
+  const LoadReport& load_report() const override { return report_; }
+
+  ModelMemory plan(const Shape& latents, int64_t rows,
+                   std::span<const std::string> prompts) override {
+    ModelMemory memory;
+    for (const Component* part : {&text_, &transformer_, &vae_}) part->add_weights(memory);
+    const auto consider = [&](const Program& program) {
+      const MemoryUse& use = program.memory();
+      if (use.arena + use.workspace > memory.arena + memory.workspace) {
+        memory.arena = use.arena;
+        memory.workspace = use.workspace;
+      }
+    };
+    TransformerShape shape{rows, latents[2], latents[3], 0};
+    for (const std::string& prompt : prompts) {
+      const int64_t tokens = padded_length(static_cast<int64_t>(tokenize(prompt).size()));
+      shape.caption_tokens = std::max(shape.caption_tokens, tokens);
+      consider(text_program(tokens));
     }
+    consider(transformer_program(shape));
+    consider(vae_program({1, latents[1], latents[2], latents[3]}));
+    return memory;
+  }
+
+  Condition encode(const std::string& prompt) override {
+    const std::vector<int32_t> ids = tokenize(prompt);
+    const auto count = static_cast<int64_t>(ids.size());
     const int64_t tokens = padded_length(count);
-    Program& program = text_.program(std::to_string(tokens), [&] {
-      return qwen3::build_text_encoder(text_config_, 1, tokens, {options_.activations, false});
-    });
-    const auto results = program.run(qwen3::text_inputs(text_config_, tokens, {&ids, 1}));
+    const auto results =
+        text_program(tokens).run(qwen3::text_inputs(text_config_, tokens, {&ids, 1}));
     const Tensor states = results.at("states").reshape({tokens, text_config_.hidden_size});
     return {states.rows(0, count)};
   }
@@ -112,22 +114,20 @@ class Model final : public DiffusionModel {
     std::vector<float> time;
     for (const float sigma : sigmas) time.push_back(1.0f - sigma);
     const TransformerShape shape = shape_for(latents, captions);
-    const std::string key =
-        fmt::format("{}x{}x{}+{}", shape.batch, shape.height, shape.width, shape.caption_tokens);
-    Program& program = transformer_.program(
-        key, [&] { return build_transformer(config_, shape, {options_.activations, false}); });
-    auto results = program.run(transformer_inputs(config_, shape, latents, time, captions));
-    Tensor sample = results.at("sample");
+    auto inputs = transformer_inputs(config_, shape, latents, time, captions);
+    if (!loras_.empty()) inputs[kLoraStrength] = loras_.strengths(shape.batch, strengths_);
+    Tensor sample = transformer_program(shape).run(inputs).at("sample");
     for (float& v : sample.mutable_as<float>()) v = -v;  // the model predicts data minus noise
     return sample;
   }
 
   Tensor decode(const Tensor& latents) override {
-    const Shape& s = latents.shape();
-    Program& program = vae_.program(s.str(), [&] {
-      return autoencoder_kl::build_decoder(vae_config_, s[0], s[2], s[3], {options_.activations});
-    });
-    return program.run({{"latents", latents}}).at("image");
+    return vae_program(latents.shape()).run({{"latents", latents}}).at("image");
+  }
+
+  void set_lora_strengths(std::span<const float> strengths) override {
+    HT_ASSERT(strengths.size() == loras_.size());
+    strengths_.assign(strengths.begin(), strengths.end());
   }
 
   std::string hash() const override {
@@ -135,16 +135,51 @@ class Model final : public DiffusionModel {
     return model_hash(files);
   }
 
-  ModelMemory memory() const override {
-    ModelMemory sum;
-    for (const Component* part : {&text_, &transformer_, &vae_}) {
-      sum.weights += part->memory().weights;
-      sum.arenas += part->memory().arenas;
-    }
-    return sum;
+ private:
+  static fs::path config_of(const ModelFiles& files, const char* part) {
+    return files.base / part / "config.json";
   }
 
- private:
+  std::vector<int32_t> tokenize(const std::string& prompt) const {
+    std::vector<int32_t> ids = tokenizer_.encode(chat_prompt(prompt));
+    if (static_cast<int64_t>(ids.size()) > kMaxPromptTokens) {
+      throw Error(ErrorCode::kUsage, "prompt",
+                  "{} tokens are more than the {} that the model reads", ids.size(),
+                  kMaxPromptTokens);
+    }
+    return ids;
+  }
+
+  Program& text_program(int64_t tokens) {
+    return text_.program(std::to_string(tokens), [&] {
+      return compiled(
+          qwen3::build_text_encoder(text_config_, 1, tokens, {options_.activations, false}));
+    });
+  }
+  Program& transformer_program(const TransformerShape& shape) {
+    const std::string key =
+        fmt::format("{}x{}x{}+{}", shape.batch, shape.height, shape.width, shape.caption_tokens);
+    return transformer_.program(key, [&] { return compiled(transformer_graph(shape)); });
+  }
+  Program& vae_program(const Shape& s) {
+    return vae_.program(s.str(), [&] {
+      return compiled(
+          autoencoder_kl::build_decoder(vae_config_, s[0], s[2], s[3], {options_.activations}));
+    });
+  }
+
+  std::shared_ptr<Graph> compiled(std::shared_ptr<Graph> graph) const {
+    return options_.compile ? fuse(*graph) : graph;
+  }
+
+  // The transformer with adapters attached, in the chosen formats.
+  std::shared_ptr<Graph> transformer_graph(const TransformerShape& shape) const {
+    auto graph = build_transformer(config_, shape, {options_.activations, false});
+    if (!loras_.empty()) graph = attach_lora(*graph, loras_.sites());
+    if (recipe_) graph = lower(*quantize_linears(*graph, *recipe_).graph);
+    return graph;
+  }
+
   void check_configs(const fs::path& folder) const {
     const auto fail = [&](const std::string& reason) {
       throw Error(ErrorCode::kInvalidInput, folder.string(), "components do not fit: {}", reason);
@@ -163,44 +198,87 @@ class Model final : public DiffusionModel {
     }
   }
 
-  static std::string same_name(const std::string& name) { return name; }
-
-  Weights load_text(const Checkpoint& checkpoint) const {
+  Weights load_text() const {
     const std::shared_ptr<Graph> graph = qwen3::build_text_encoder(text_config_, 1, 1, {});
     // Saved with or without a language model around it.
-    const bool bare = checkpoint.find("embed_tokens.weight") != nullptr;
+    const bool bare = text_file_.find("embed_tokens.weight") != nullptr;
     const std::string prefix = bare ? "" : "model.";
-    const auto name_in_file = [&](const std::string& name) {
-      return prefix + name.substr(std::string_view("model.").size());
-    };
     // The states before the last layer are what is used.
     const std::string last = fmt::format("{}layers.{}.", prefix, text_config_.layers - 1);
-    return load_weights(checkpoint, {&graph, 1}, name_in_file, [&](std::string_view name) {
+    WeightNames names;
+    names.stored_as = [&](const std::string& name) {
+      return StoredAs{prefix + name.substr(std::string_view("model.").size())};
+    };
+    names.known_unused = [&](std::string_view name) {
       return name.starts_with(last) || name == prefix + "norm.weight" || name == "lm_head.weight";
-    });
+    };
+    return checked(load_weights(text_file_, {&graph, 1}, names), text_file_);
   }
 
-  Weights load_transformer(const Checkpoint& checkpoint) const {
+  Weights load_transformer() {
     const std::shared_ptr<Graph> graph = build_transformer(
         config_, {1, config_.patch_size, config_.patch_size, kSequenceMultiple}, {});
-    return load_weights(checkpoint, {&graph, 1}, same_name,
-                        [](std::string_view name) { return name == "norm_final.weight"; });
+    Weights weights =
+        checked(load_weights(transformer_file_, {&graph, 1}, names_in(transformer_file_)),
+                transformer_file_);
+    choose_formats(*graph, weights);
+    load_loras(*graph);
+    weights.merge(loras_.weights());
+    return weights;
   }
 
-  Weights load_vae(const Checkpoint& checkpoint) const {
+  // The recipe of this run, and the weights that it converts.
+  void choose_formats(const Graph& graph, Weights& weights) {
+    const auto stored = quantized_formats(weights);
+    if (!options_.format && stored.empty()) return;
+    if (options_.automatic && !stored.empty()) options_.activations = DType::kBF16;
+    recipe_ = default_recipe(options_.format.value_or(formats::bf16));
+    recipe_->stored = stored;
+    recipe_->activations = options_.quantize_activations;
+    report_.quantized = quantize_linears(graph, *recipe_).report;
+    report_.stored = !stored.empty();
+    for (const auto& linear : report_.quantized.converted) {
+      ++report_.formats[std::string(linear.format.name)];
+    }
+    quantize_weights(weights, report_.quantized, *options_.kernels, options_.stream);
+  }
+
+  void load_loras(const Graph& graph) {
+    const LoraTargets targets = lora_targets(graph);
+    std::vector<LoraAdapter> adapters;
+    for (const LoraChoice& choice : options_.loras) {
+      adapters.push_back(LoraAdapter::load(choice.file, targets));
+      strengths_.push_back(choice.strength);
+      report_.loras.push_back(adapters.back().report());
+    }
+    loras_ = LoraStack(std::move(adapters));
+  }
+
+  Weights load_vae() const {
     const int64_t size = vae_config_.scale();
     const std::shared_ptr<Graph> graphs[] = {
         autoencoder_kl::build_decoder(vae_config_, 1, 1, 1, {}),
         autoencoder_kl::build_encoder(vae_config_, 1, size, size, {})};
-    return load_weights(checkpoint, graphs, same_name, [](std::string_view) { return false; });
+    return checked(load_weights(vae_file_, graphs, {}), vae_file_);
+  }
+
+  Weights checked(Weights weights, const Checkpoint& file) const {
+    check_finite(weights, file.path().string(), *options_.kernels, options_.stream);
+    return weights;
   }
 
   LoadOptions options_;
+  LoadReport report_;
+  std::optional<QuantizeRecipe> recipe_;  // where some linear is quantized
+  LoraStack loras_{{}};
+  std::vector<float> strengths_;
+  // Text encoder, transformer and VAE run one after the other.
+  std::shared_ptr<Arena> arena_ = std::make_shared<Arena>();
   Tokenizer tokenizer_;
   qwen3::Config text_config_;
-  TransformerConfig config_;
   autoencoder_kl::Config vae_config_;
   Checkpoint text_file_, transformer_file_, vae_file_;
+  TransformerConfig config_;
   Component text_, transformer_, vae_;
 };
 
@@ -217,8 +295,14 @@ bool is_zimage_folder(const fs::path& folder) {
   return json.is_object() && json.value("_class_name", nlohmann::json()) == "ZImagePipeline";
 }
 
-std::unique_ptr<DiffusionModel> load_model(const fs::path& folder, const LoadOptions& options) {
-  return std::make_unique<Model>(folder, options);
+bool is_zimage_file(const fs::path& file) {
+  const Checkpoint checkpoint = Checkpoint::open(file);
+  const StoredAs token = names_in(checkpoint).stored_as("cap_pad_token");
+  return checkpoint.find(token.name) != nullptr;
+}
+
+std::unique_ptr<DiffusionModel> load_model(const ModelFiles& files, const LoadOptions& options) {
+  return std::make_unique<Model>(files, options);
 }
 
 }  // namespace halftone::zimage

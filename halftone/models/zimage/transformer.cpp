@@ -56,6 +56,18 @@ class Builder {
     graph.output("sample", final_layer(x, condition));
   }
 
+  void build_block(int64_t tokens) {
+    Graph& graph = root_.graph();
+    const int64_t batch = shape_.batch;
+    const Value x = graph.input("x", {{batch, tokens, c_.dim}, options_.activations, {}});
+    const Value condition = graph.input("condition", f32({batch, c_.modulation_dim()}));
+    const ValueType table = f32({batch, tokens, c_.head_dim() / 2});
+    const RopeTables rope = {graph.input("rope.cosine", table), graph.input("rope.sine", table)};
+    const Scope scope = root_["layers"]["0"];
+    const auto region = graph.region("layers", scope.name());
+    graph.output("y", block(scope, x, {rope, constant_lengths("all", tokens)}, condition));
+  }
+
  private:
   static ValueType f32(const Shape& shape) { return {shape, DType::kF32, {}}; }
   static ValueType i32(const Shape& shape) { return {shape, DType::kI32, {}}; }
@@ -226,6 +238,15 @@ std::shared_ptr<Graph> build_transformer(const TransformerConfig& config,
   }
   auto graph = std::make_shared<Graph>();
   Builder(*graph, config, shape, options).build();
+  return graph;
+}
+
+std::shared_ptr<Graph> build_block(const TransformerConfig& config, int64_t batch, int64_t tokens,
+                                   DType activations) {
+  auto graph = std::make_shared<Graph>();
+  const TransformerShape shape{batch, config.patch_size, config.patch_size, kSequenceMultiple};
+  const TransformerOptions options{activations, false};
+  Builder(*graph, config, shape, options).build_block(tokens);
   return graph;
 }
 

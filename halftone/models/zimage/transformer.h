@@ -41,6 +41,11 @@ std::shared_ptr<Graph> build_transformer(const TransformerConfig& config,
                                          const TransformerShape& shape,
                                          const TransformerOptions& options);
 
+// One modulated block alone, for measuring. Inputs: x [B, tokens, dim] in the activations' dtype,
+// condition [B, modulation_dim], rope.cosine and rope.sine [B, tokens, head_dim / 2]. Output: y.
+std::shared_ptr<Graph> build_block(const TransformerConfig& config, int64_t batch, int64_t tokens,
+                                   DType activations);
+
 // All inputs, from latents [B, C, H, W], times (1 - sigma) and one [tokens, cap_feat_dim] tensor
 // per row. Sizes that the config does not allow are Errors.
 std::map<std::string, Tensor> transformer_inputs(const TransformerConfig& config,

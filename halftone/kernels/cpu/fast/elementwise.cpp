@@ -1,5 +1,3 @@
-#include <cmath>
-
 #include "halftone/kernels/cpu/fast/rows.h"
 
 namespace halftone::fast {
@@ -70,7 +68,7 @@ void binary(const BinaryArgs& args, Stream stream) {
     const float* z = read(args.b, offset_b, step_b == 0 ? 1 : count, buffer_b);
     float* y = target(args.y, offset, buffer_y);
     if (step_a != 0 && step_b != 0) {
-      for (int64_t i = 0; i < count; ++i) y[i] = sum ? x[i] + z[i] : x[i] * z[i];
+      sum ? add(x, z, count, y) : multiply(x, z, count, y);
     } else {
       for (int64_t i = 0; i < count; ++i) {
         const float u = x[step_a == 0 ? 0 : i], v = z[step_b == 0 ? 0 : i];
@@ -90,7 +88,7 @@ void binary(const BinaryArgs& args, Stream stream) {
   });
 }
 
-// y = f(x), piece by piece.
+// y = f(x), piece by piece: fn(x, count, y).
 template <class Fn>
 void map(const ConstView& x, const View& y, Stream stream, const Fn& fn) {
   const int64_t n = y.shape.numel();
@@ -100,35 +98,23 @@ void map(const ConstView& x, const View& y, Stream stream, const Fn& fn) {
       const int64_t at = p * kPiece, count = std::min(kPiece, n - at);
       const float* in = read(x, at, count, buffer_x);
       float* out = target(y, at, buffer_y);
-      for (int64_t i = 0; i < count; ++i) out[i] = fn(in[i]);
+      fn(in, count, out);
       write(y, at, count, out);
     }
   });
 }
 
-float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
-
-void affine(const AffineArgs& args, Stream stream) {
-  const float scale = args.how.scale, shift = args.how.shift;
-  map(args.x, args.y, stream, [=](float v) { return v * scale + shift; });
+void map_affine(const AffineArgs& args, Stream stream) {
+  map(args.x, args.y, stream,
+      [&](const float* x, int64_t n, float* y) { affine(x, args.how, n, y); });
 }
 
-void unary(const UnaryArgs& args, Stream stream) {
-  switch (args.how.function) {
-    case Function::kTanh:
-      return map(args.x, args.y, stream, [](float v) { return std::tanh(v); });
-    case Function::kSigmoid:
-      return map(args.x, args.y, stream, sigmoid);
-    case Function::kSilu:
-      return map(args.x, args.y, stream, [](float v) { return v * sigmoid(v); });
-    case Function::kSin:
-      return map(args.x, args.y, stream, [](float v) { return std::sin(v); });
-    case Function::kCos:
-      return map(args.x, args.y, stream, [](float v) { return std::cos(v); });
-  }
+void map_unary(const UnaryArgs& args, Stream stream) {
+  map(args.x, args.y, stream,
+      [&](const float* x, int64_t n, float* y) { apply(args.how.function, x, n, y); });
 }
 
-void silu_mul(const SiluMulArgs& args, Stream stream) {
+void map_silu_mul(const SiluMulArgs& args, Stream stream) {
   const int64_t n = args.y.shape.numel();
   for_rows(stream, (n + kPiece - 1) / kPiece, kPiece, [&](int64_t begin, int64_t end) {
     float buffer_g[kPiece], buffer_u[kPiece], buffer_y[kPiece];
@@ -137,7 +123,7 @@ void silu_mul(const SiluMulArgs& args, Stream stream) {
       const float* gate = read(args.gate, at, count, buffer_g);
       const float* up = read(args.up, at, count, buffer_u);
       float* y = target(args.y, at, buffer_y);
-      for (int64_t i = 0; i < count; ++i) y[i] = gate[i] * sigmoid(gate[i]) * up[i];
+      silu_mul(gate, up, count, y);
       write(args.y, at, count, y);
     }
   });
@@ -154,6 +140,11 @@ To convert(From x) {
   }
 }
 
+void copy_run(const float* x, int64_t n, float* y) { std::copy_n(x, n, y); }
+void copy_run(const bf16* x, int64_t n, bf16* y) { std::copy_n(x, n, y); }
+void copy_run(const float* x, int64_t n, bf16* y) { narrow(x, n, y); }
+void copy_run(const bf16* x, int64_t n, float* y) { widen(x, n, y); }
+
 template <class From, class To>
 void copy_as(const CopyArgs& args, Stream stream) {
   Space space;
@@ -168,7 +159,7 @@ void copy_as(const CopyArgs& args, Stream stream) {
       const From* x = static_cast<const From*>(args.x) + offset_x;
       To* y = static_cast<To*>(args.y) + offset_y;
       if (step_x == 1 && step_y == 1) {
-        for (int64_t i = 0; i < n; ++i) y[i] = convert<From, To>(x[i]);
+        copy_run(x, n, y);
       } else {
         for (int64_t i = 0; i < n; ++i) y[i * step_y] = convert<From, To>(x[i * step_x]);
       }
@@ -212,13 +203,13 @@ void fill_elementwise(Kernels& table) {
     mine ? binary(a, s) : cpu_scalar_kernels().binary.launch(a, s);
   };
   table.affine.launch = [](const AffineArgs& a, Stream s) {
-    is_real(a.x.dtype) ? affine(a, s) : cpu_scalar_kernels().affine.launch(a, s);
+    is_real(a.x.dtype) ? map_affine(a, s) : cpu_scalar_kernels().affine.launch(a, s);
   };
   table.unary.launch = [](const UnaryArgs& a, Stream s) {
-    is_real(a.x.dtype) ? unary(a, s) : cpu_scalar_kernels().unary.launch(a, s);
+    is_real(a.x.dtype) ? map_unary(a, s) : cpu_scalar_kernels().unary.launch(a, s);
   };
   table.silu_mul.launch = [](const SiluMulArgs& a, Stream s) {
-    is_real(a.gate.dtype) && is_real(a.up.dtype) ? silu_mul(a, s)
+    is_real(a.gate.dtype) && is_real(a.up.dtype) ? map_silu_mul(a, s)
                                                  : cpu_scalar_kernels().silu_mul.launch(a, s);
   };
   table.copy.launch = [](const CopyArgs& a, Stream s) {

@@ -1,32 +1,8 @@
-#include <cmath>
-
+#include "halftone/kernels/cpu/fast/norm_rows.h"
 #include "halftone/kernels/cpu/fast/rows.h"
 
 namespace halftone::fast {
 namespace {
-
-constexpr int64_t kLanes = 16;  // partial sums, so that the compiler can use vectors
-
-// sum of f(x[i]) in a fixed order, in double at the end.
-template <class Fn>
-double sum_of(const float* x, int64_t n, const Fn& fn) {
-  float lanes[kLanes] = {};
-  int64_t i = 0;
-  double total = 0;
-  while (i + kLanes <= n) {
-    // Runs are short enough that float sums stay accurate.
-    const int64_t stop = std::min(i + 1024, n - (n - i) % kLanes);
-    for (; i < stop; i += kLanes) {
-      for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += fn(x[i + lane]);
-    }
-    for (float& lane : lanes) {
-      total += lane;
-      lane = 0;
-    }
-  }
-  for (; i < n; ++i) total += fn(x[i]);
-  return total;
-}
 
 void rms_norm(const NormArgs& args, Stream stream) {
   const int64_t cols = args.x.shape[-1], rows = args.x.shape.numel() / cols;
@@ -35,23 +11,11 @@ void rms_norm(const NormArgs& args, Stream stream) {
     std::vector<float> in(static_cast<size_t>(cols)), out(static_cast<size_t>(cols));
     for (int64_t r = begin; r < end; ++r) {
       const float* x = read(args.x, r * cols, cols, in.data());
-      const double squares = sum_of(x, cols, [](float v) { return v * v; });
-      const auto rstd =
-          static_cast<float>(1 / std::sqrt(squares / static_cast<double>(cols) + args.how.eps));
       float* y = target(args.y, r * cols, out.data());
-      const float* w = weight.data();
-      for (int64_t c = 0; c < cols; ++c) y[c] = x[c] * rstd * w[c];
+      rms_norm_row(x, weight.data(), args.how.eps, cols, y);
       write(args.y, r * cols, cols, y);
     }
   });
-}
-
-// mean and 1 / standard deviation of n values.
-std::pair<float, float> moments(const float* x, int64_t n, float eps) {
-  const double mean = sum_of(x, n, [](float v) { return v; }) / static_cast<double>(n);
-  const auto center = static_cast<float>(mean);
-  const double squares = sum_of(x, n, [=](float v) { return (v - center) * (v - center); });
-  return {center, static_cast<float>(1 / std::sqrt(squares / static_cast<double>(n) + eps))};
 }
 
 void layer_norm(const NormArgs& args, Stream stream) {
@@ -60,9 +24,8 @@ void layer_norm(const NormArgs& args, Stream stream) {
     std::vector<float> in(static_cast<size_t>(cols)), out(static_cast<size_t>(cols));
     for (int64_t r = begin; r < end; ++r) {
       const float* x = read(args.x, r * cols, cols, in.data());
-      const auto [mean, rstd] = moments(x, cols, args.how.eps);
       float* y = target(args.y, r * cols, out.data());
-      for (int64_t c = 0; c < cols; ++c) y[c] = (x[c] - mean) * rstd;
+      layer_norm_row(x, args.how.eps, cols, y);
       write(args.y, r * cols, cols, y);
     }
   });
@@ -82,7 +45,7 @@ void group_norm(const NormArgs& args, Stream stream) {
       for (int64_t c = 0; c < channels; ++c) {
         const int64_t channel = g % args.how.groups * channels + c;
         const float w = weight[channel] * rstd, b = bias[channel] - mean * w;
-        for (int64_t i = c * plane; i < (c + 1) * plane; ++i) y[i] = x[i] * w + b;
+        affine(x + c * plane, {w, b}, plane, y + c * plane);
       }
       write(args.y, g * size, size, y);
     }

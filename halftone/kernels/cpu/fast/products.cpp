@@ -1,160 +1,248 @@
-// Matrix products and convolutions through oneDNN, in float: its bf16 is several times slower on
-// CPUs without AMX. Weights in 16 bits are converted a panel at a time beside the product.
-#include <dnnl.hpp>
+// Matrix products through oneDNN, in float: its bf16 is several times slower on CPUs without AMX.
+// Operands that are stored in fewer bits are decoded a panel at a time beside the product.
+#include <dnnl.h>
 
-#include "halftone/base/error.h"
+#include "halftone/kernels/cpu/fast/gemm.h"
 #include "halftone/kernels/cpu/fast/rows.h"
+#include "halftone/kernels/cpu/fast/workspace.h"
 
 namespace halftone::fast {
-namespace {
 
-void check(dnnl_status_t status) { HT_ASSERT(status == dnnl_success); }
-
-std::vector<float> converted(const ConstView& x, Stream stream) {
-  const int64_t n = x.shape.numel();
-  std::vector<float> out(static_cast<size_t>(n));
-  parallel_for(stream.threads, n, kValuesPerThread, [&](int64_t begin, int64_t end) {
-    const float* in = read(x, begin, end - begin, out.data() + begin);
-    if (in != out.data() + begin) std::copy(in, in + (end - begin), out.data() + begin);
-  });
-  return out;
+void gemm(const Gemm& g) {
+  const dnnl_status_t status =
+      dnnl_sgemm(g.transpose_a ? 'T' : 'N', g.transpose_b ? 'T' : 'N', g.m, g.n, g.k, g.alpha, g.a,
+                 g.lda, g.b, g.ldb, g.beta, g.c, g.ldc);
+  HT_ASSERT(status == dnnl_success);
 }
+
+namespace {
 
 // Fewer rows than this would get other bits from oneDNN than many do. Items with fewer (modulation
 // has one) take the other way however many items share the batch.
 constexpr int64_t kFewRows = 16;
 
-// y[m][n] = a[m] . b[n]: each product alone, in a fixed order.
-void few_rows(const MatMulArgs& args, Stream stream) {
-  const int64_t m = args.y.shape[0], n = args.y.shape[1], k = args.a.shape[1];
-  const Floats a(args.a), bias(args.bias);
-  std::vector<float> y(static_cast<size_t>(m * n));
-  for_rows(stream, n, k * m, [&](int64_t begin, int64_t end) {
-    std::vector<float> buffer(static_cast<size_t>(k));
-    for (int64_t j = begin; j < end; ++j) {
-      const float* b = read(args.b, j * k, k, buffer.data());
-      for (int64_t i = 0; i < m; ++i) {
-        const float* row = a.data() + i * k;
-        const float sum = dot(row, b, k);
-        y[i * n + j] = bias.data() == nullptr ? sum : sum + bias[j];
-      }
-    }
-  });
-  float* out = target(args.y, 0, y.data());
-  if (out != y.data()) std::copy(y.begin(), y.end(), out);
-  write(args.y, 0, m * n, y.data());
-}
+bool plain(const ConstView& x) { return x.dtype == DType::kF32 && x.format == nullptr; }
+bool per_block(const ConstView& x) { return x.format->span == ScaleSpan::kBlock; }
 
-void matmul(const MatMulArgs& args, Stream stream) {
-  const int64_t m = args.y.shape[0], n = args.y.shape[1];
-  const int64_t k = args.a.shape[args.how.transpose_a ? 0 : 1];
-  if (m == 0 || n == 0) return;
-  const bool few = args.rows_per_item > 0 && args.rows_per_item < kFewRows;
-  if (few && !args.how.transpose_a && args.how.transpose_b) return few_rows(args, stream);
-  const ThreadLimit limit(stream.threads);
-  std::vector<float> a_buffer, y_buffer;
-  const float* a = static_cast<const float*>(args.a.data);
-  if (args.a.dtype != DType::kF32) {
-    a_buffer = converted(args.a, stream);
-    a = a_buffer.data();
+// Rows of b that are decoded at a time: large enough that packing the other operand again for each
+// panel costs little, small enough that panel and result stay in the second-level caches.
+int64_t panel_rows(int64_t rows) { return std::min<int64_t>(rows, 512); }
+
+// Rows [first, first + count) of a matrix as float. Of a quantized one: what codes and block scales
+// stand for, exactly; other scales are left to the caller. `ones` holds as many ones as rows.
+void decode(const ConstView& x, int64_t first, int64_t count, const float* ones, float* out,
+            Stream stream) {
+  const int64_t cols = x.shape[1];
+  if (x.format == nullptr) {
+    for_rows(stream, count, cols, [&](int64_t begin, int64_t end) {
+      const int64_t n = (end - begin) * cols;
+      const float* in = read(x, (first + begin) * cols, n, out + begin * cols);
+      if (in != out + begin * cols) std::copy_n(in, n, out + begin * cols);
+    });
+    return;
   }
-  if (args.y.dtype != DType::kF32) y_buffer.resize(static_cast<size_t>(m * n));
-  float* y = target(args.y, 0, y_buffer.data());
-  const char trans_a = args.how.transpose_a ? 'T' : 'N', trans_b = args.how.transpose_b ? 'T' : 'N';
-  const int64_t lda = args.how.transpose_a ? m : k, ldb = args.how.transpose_b ? k : n;
-  if (args.b.dtype == DType::kF32) {
-    check(dnnl_sgemm(trans_a, trans_b, m, n, k, 1.0f, a, lda,
-                     static_cast<const float*>(args.b.data), ldb, 0.0f, y, n));
-  } else if (args.how.transpose_b) {
-    // Panels of about a megabyte: they stay in the cache between conversion and product.
-    const int64_t panel =
-        std::clamp<int64_t>((1 << 18) / std::max<int64_t>(k, 1) / 16 * 16, 64, 1024);
-    std::vector<float> buffer(static_cast<size_t>(std::min(panel, n) * k));
-    for (int64_t first = 0; first < n; first += panel) {
-      const int64_t count = std::min(panel, n - first);
-      for_rows(stream, count, k, [&](int64_t begin, int64_t end) {
-        read(args.b, (first + begin) * k, (end - begin) * k, buffer.data() + begin * k);
-      });
-      check(dnnl_sgemm(trans_a, 'T', m, count, k, 1.0f, a, lda, buffer.data(), k, 0.0f, y + first,
-                       n));
-    }
-  } else {
-    const std::vector<float> b = converted(args.b, stream);
-    check(dnnl_sgemm(trans_a, 'N', m, n, k, 1.0f, a, lda, b.data(), ldb, 0.0f, y, n));
+  const Format& f = *x.format;
+  DequantizeArgs args;
+  args.format = f;
+  args.codes = static_cast<const uint8_t*>(x.data) + first * f.code_bytes(cols);
+  args.scales = per_block(x)
+                    ? static_cast<const uint8_t*>(x.scales) + first * f.scales_per_row(cols)
+                    : static_cast<const void*>(ones);
+  args.global_scale = ones;
+  args.y = {out, DType::kF32, count, cols, cols};
+  cpu_kernels().dequantize.launch(args, stream);
+}
+
+// What decode leaves out, one factor per row; null where there is none.
+const float* row_factors(const ConstView& x, float* out) {
+  if (x.format == nullptr || (per_block(x) && !x.format->global_scale)) return nullptr;
+  if (x.format->span == ScaleSpan::kRow) return static_cast<const float*>(x.scales);
+  const auto* scales =
+      x.format->global_scale ? x.global_scale : static_cast<const float*>(x.scales);
+  const int64_t rows = x.shape[0], shared = x.rows_per_scale > 0 ? x.rows_per_scale : rows;
+  for (int64_t r = 0; r < rows; ++r) out[r] = scales[r / shared];
+  return out;
+}
+
+// y = a b^T * factors + bias, for a panel of b's rows.
+class PanelProduct {
+ public:
+  PanelProduct(const MatMulArgs& args, Stream stream)
+      : args_(args),
+        stream_(stream),
+        m_(args.y.shape[0]),
+        n_(args.y.shape[1]),
+        k_(args.a.shape[1]),
+        few_(args.rows_per_item > 0 && args.rows_per_item < kFewRows) {}
+
+  static int64_t workspace(const MatMulArgs& args) {
+    const int64_t m = args.y.shape[0], n = args.y.shape[1], k = args.a.shape[1];
+    const int64_t panel = panel_rows(n);
+    return float_workspace({std::max(m, panel), m, n, plain(args.a) ? 0 : m * k,
+                            plain(args.b) ? 0 : panel * k,
+                            args.y.dtype == DType::kF32 ? 0 : m * panel});
   }
-  const Floats bias(args.bias);
-  for_rows(stream, m, n, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      if (bias.data() != nullptr) {
-        for (int64_t j = 0; j < n; ++j) y[i * n + j] += bias[j];
-      }
-      write(args.y, i * n, n, y + i * n);
+
+  void run() {
+    Workspace workspace(stream_);
+    const int64_t panel = panel_rows(n_);
+    float* ones = workspace.floats(std::max(m_, panel));
+    std::fill_n(ones, std::max(m_, panel), 1.0f);
+    row_factors_ = row_factors(args_.a, workspace.floats(m_));
+    column_factors_ = row_factors(args_.b, workspace.floats(n_));
+    a_ = static_cast<const float*>(args_.a.data);
+    if (!plain(args_.a)) {
+      float* a = workspace.floats(m_ * k_);
+      decode(args_.a, 0, m_, ones, a, stream_);
+      a_ = a;
     }
-  });
+    float* decoded = plain(args_.b) ? nullptr : workspace.floats(panel * k_);
+    const bool direct = args_.y.dtype == DType::kF32;
+    float* results = direct ? nullptr : workspace.floats(m_ * panel);
+    const int64_t step = decoded == nullptr && direct ? n_ : panel;  // nothing to convert: at once
+    for (int64_t first = 0; first < n_; first += step) {
+      const int64_t count = std::min(step, n_ - first);
+      const float* b = static_cast<const float*>(args_.b.data) + first * k_;
+      if (decoded != nullptr) {
+        decode(args_.b, first, count, ones, decoded, stream_);
+        b = decoded;
+      }
+      float* y = direct ? static_cast<float*>(args_.y.data) + first : results;
+      const int64_t stride = direct ? n_ : count;
+      few_ ? dots(b, count, y, stride) : gemm({m_, count, k_, a_, k_, b, k_, y, stride});
+      finish(first, count, y, stride);
+    }
+  }
+
+ private:
+  // Each product alone, in a fixed order.
+  void dots(const float* b, int64_t count, float* y, int64_t stride) const {
+    for_rows(stream_, count, k_ * m_, [&](int64_t begin, int64_t end) {
+      for (int64_t j = begin; j < end; ++j) {
+        for (int64_t i = 0; i < m_; ++i) y[i * stride + j] = dot(a_ + i * k_, b + j * k_, k_);
+      }
+    });
+  }
+
+  // Scales, bias and the conversion to y's dtype, of columns [first, first + count).
+  void finish(int64_t first, int64_t count, float* y, int64_t stride) const {
+    const bool direct = args_.y.dtype == DType::kF32;
+    const float* columns = column_factors_ == nullptr ? nullptr : column_factors_ + first;
+    const bool scaled = row_factors_ != nullptr || columns != nullptr;
+    if (direct && !scaled && args_.bias.data == nullptr) return;
+    for_rows(stream_, m_, count, [&](int64_t begin, int64_t end) {
+      std::array<float, 512> bias;  // a piece of it, as float
+      for (int64_t c = 0; c < count; c += 512) {
+        const int64_t n = std::min<int64_t>(512, count - c);
+        const float* shift =
+            args_.bias.data == nullptr ? nullptr : read(args_.bias, first + c, n, bias.data());
+        for (int64_t i = begin; i < end; ++i) {
+          float* row = y + i * stride + c;
+          if (row_factors_ != nullptr) affine(row, {row_factors_[i], 0}, n, row);
+          if (columns != nullptr) multiply(row, columns + c, n, row);
+          if (shift != nullptr) add(row, shift, n, row);
+          write(args_.y, i * n_ + first + c, n, row);
+        }
+      }
+    });
+  }
+
+  const MatMulArgs& args_;
+  Stream stream_;
+  int64_t m_, n_, k_;
+  bool few_;
+  const float* a_ = nullptr;
+  const float* row_factors_ = nullptr;
+  const float* column_factors_ = nullptr;
+};
+
+// Gradients: b [K, N] is not transposed, so the contraction runs over its rows. Its scales lie
+// along the contraction then, and are part of what is decoded.
+class RowProduct {
+ public:
+  RowProduct(const MatMulArgs& args, Stream stream) : args_(args), stream_(stream) {}
+
+  static int64_t workspace(const MatMulArgs& args) {
+    const int64_t m = args.y.shape[0], n = args.y.shape[1], k = args.b.shape[0];
+    return float_workspace({panel_rows(k), k, plain(args.a) ? 0 : m * k,
+                            plain(args.b) ? 0 : panel_rows(k) * n,
+                            args.y.dtype == DType::kF32 ? 0 : m * n});
+  }
+
+  void run() {
+    Workspace workspace(stream_);
+    const bool turned = args_.how.transpose_a;
+    const int64_t m = args_.y.shape[0], n = args_.y.shape[1], k = args_.b.shape[0];
+    float* ones = workspace.floats(panel_rows(k));
+    std::fill_n(ones, panel_rows(k), 1.0f);
+    const float* factors = row_factors(args_.b, workspace.floats(k));
+    const auto* a = static_cast<const float*>(args_.a.data);
+    if (!plain(args_.a)) {
+      float* converted = workspace.floats(m * k);
+      decode(args_.a, 0, args_.a.shape[0], nullptr, converted, stream_);
+      a = converted;
+    }
+    float* decoded = plain(args_.b) ? nullptr : workspace.floats(panel_rows(k) * n);
+    const bool direct = args_.y.dtype == DType::kF32;
+    float* y = direct ? static_cast<float*>(args_.y.data) : workspace.floats(m * n);
+    const int64_t step = decoded == nullptr ? std::max<int64_t>(k, 1) : panel_rows(k);
+    for (int64_t first = 0; first < k; first += step) {
+      const int64_t count = std::min(step, k - first);
+      const float* b = static_cast<const float*>(args_.b.data) + first * n;
+      if (decoded != nullptr) {
+        decode(args_.b, first, count, ones, decoded, stream_);
+        if (factors != nullptr) scale_rows(decoded, count, n, factors + first);
+        b = decoded;
+      }
+      gemm({m, n, count, turned ? a + first * m : a + first, turned ? m : k, b, n, y, n, turned,
+            false, 1.0f, first == 0 ? 0.0f : 1.0f});
+    }
+    for_rows(stream_, m, n, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) write(args_.y, i * n, n, y + i * n);
+    });
+  }
+
+ private:
+  void scale_rows(float* rows, int64_t count, int64_t cols, const float* factors) const {
+    for_rows(stream_, count, cols, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        affine(rows + r * cols, {factors[r], 0}, cols, rows + r * cols);
+      }
+    });
+  }
+
+  const MatMulArgs& args_;
+  Stream stream_;
+};
+
+bool is_panel_product(const MatMulArgs& args) {
+  return !args.how.transpose_a && args.how.transpose_b;
 }
 
-dnnl::memory::dims dims_of(const Shape& shape) {
-  return {shape.dims().begin(), shape.dims().end()};
-}
-
-void conv2d(const ConvArgs& args, Stream stream) {
-  using dnnl::memory;
-  const ThreadLimit limit(stream.threads);
-  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  dnnl::stream queue(engine);
-  const auto plain = [&](const Shape& shape) {
-    return memory::desc(dims_of(shape), memory::data_type::f32, memory::format_tag::nchw);
-  };
-  const auto any = [&](const Shape& shape) {
-    return memory::desc(dims_of(shape), memory::data_type::f32, memory::format_tag::any);
-  };
-  std::vector<float> x = converted(args.x, stream), weight = converted(args.weight, stream);
-  std::vector<float> y(static_cast<size_t>(args.y.shape.numel()));
-  std::vector<float> bias(static_cast<size_t>(args.y.shape[1]), 0.0f);
-  if (args.bias.data != nullptr) bias = converted(args.bias, stream);
-  const memory::desc bias_desc({args.y.shape[1]}, memory::data_type::f32, memory::format_tag::x);
-  const dnnl::convolution_forward::desc description(
-      dnnl::prop_kind::forward_inference, dnnl::algorithm::convolution_direct, any(args.x.shape),
-      any(args.weight.shape), bias_desc, any(args.y.shape), {args.how.stride, args.how.stride},
-      {args.how.pad[0], args.how.pad[1]}, {args.how.pad[2], args.how.pad[3]});
-  const dnnl::convolution_forward::primitive_desc primitive(description, engine);
-  // Into the layout that the primitive wants, and back.
-  const auto in_layout = [&](memory& from, const memory::desc& wanted) {
-    if (from.get_desc() == wanted) return from;
-    memory to(wanted, engine);
-    dnnl::reorder(from, to).execute(queue, from, to);
-    return to;
-  };
-  memory x_plain(plain(args.x.shape), engine, x.data());
-  memory w_plain(
-      memory::desc(dims_of(args.weight.shape), memory::data_type::f32, memory::format_tag::oihw),
-      engine, weight.data());
-  memory y_plain(plain(args.y.shape), engine, y.data());
-  memory y_memory =
-      primitive.dst_desc() == y_plain.get_desc() ? y_plain : memory(primitive.dst_desc(), engine);
-  dnnl::convolution_forward(primitive).execute(
-      queue, {{DNNL_ARG_SRC, in_layout(x_plain, primitive.src_desc())},
-              {DNNL_ARG_WEIGHTS, in_layout(w_plain, primitive.weights_desc())},
-              {DNNL_ARG_BIAS, memory(bias_desc, engine, bias.data())},
-              {DNNL_ARG_DST, y_memory}});
-  if (y_memory != y_plain) dnnl::reorder(y_memory, y_plain).execute(queue, y_memory, y_plain);
-  queue.wait();
-  float* out = target(args.y, 0, y.data());
-  if (out != y.data()) std::copy(y.begin(), y.end(), out);
-  write(args.y, 0, args.y.shape.numel(), y.data());
+// Both operands transposed, a quantized left operand of a gradient and F64 stay with the reference.
+bool is_mine(const MatMulArgs& a) {
+  const bool floats = is_real(a.a.dtype) && a.b.dtype != DType::kF64 && is_real(a.y.dtype) &&
+                      (a.bias.data == nullptr || a.bias.dtype != DType::kF64);
+  if (is_panel_product(a)) return floats;
+  return floats && !a.how.transpose_b && a.a.format == nullptr && a.bias.data == nullptr &&
+         a.b.shape[0] > 0;
 }
 
 }  // namespace
 
 void fill_products(Kernels& table) {
   table.matmul.launch = [](const MatMulArgs& a, Stream s) {
-    const bool mine = is_real(a.a.dtype) && a.b.dtype != DType::kF64 && is_real(a.y.dtype);
-    mine ? matmul(a, s) : cpu_scalar_kernels().matmul.launch(a, s);
+    if (!is_mine(a)) return cpu_scalar_kernels().matmul.launch(a, s);
+    if (a.y.shape.numel() == 0) return;
+    const ThreadLimit limit(s.threads);
+    is_panel_product(a) ? PanelProduct(a, s).run() : RowProduct(a, s).run();
   };
-  table.conv2d.launch = [](const ConvArgs& a, Stream s) {
-    const bool mine = is_real(a.x.dtype) && a.weight.dtype != DType::kF64;
-    mine ? conv2d(a, s) : cpu_scalar_kernels().conv2d.launch(a, s);
+  table.matmul.workspace = [](const MatMulArgs& a, int) -> int64_t {
+    if (!is_mine(a)) return 0;
+    return is_panel_product(a) ? PanelProduct::workspace(a) : RowProduct::workspace(a);
   };
+  fill_convolution(table);
+  fill_attention(table);
 }
 
 }  // namespace halftone::fast

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "halftone/base/threads.h"
+#include "halftone/kernels/cpu/fast/row_math.h"
 #include "halftone/kernels/kernels.h"
 #include "halftone/numerics/bf16.h"
 
@@ -19,8 +20,7 @@ inline bool is_real(DType dtype) { return dtype == DType::kF32 || dtype == DType
 inline const float* read(const void* data, DType dtype, int64_t offset, int64_t n, float* buffer) {
   if (dtype == DType::kF32) return static_cast<const float*>(data) + offset;
   if (dtype == DType::kBF16) {
-    const auto* source = static_cast<const bf16*>(data) + offset;
-    for (int64_t i = 0; i < n; ++i) buffer[i] = to_float(source[i]);
+    widen(static_cast<const bf16*>(data) + offset, n, buffer);
   } else {
     const auto* source = static_cast<const fp16*>(data) + offset;
     for (int64_t i = 0; i < n; ++i) buffer[i] = to_float(source[i]);
@@ -37,8 +37,7 @@ inline float* target(const View& y, int64_t offset, float* buffer) {
 }
 inline void write(const View& y, int64_t offset, int64_t n, const float* values) {
   if (y.dtype == DType::kF32) return;
-  auto* out = static_cast<bf16*>(y.data) + offset;
-  for (int64_t i = 0; i < n; ++i) out[i] = to_bf16(values[i]);
+  narrow(values, n, static_cast<bf16*>(y.data) + offset);
 }
 
 // A whole array as float, converted if it must be; small ones (weights of norms, tables).
@@ -67,22 +66,13 @@ void for_rows(Stream stream, int64_t rows, int64_t cols, const Body& body) {
   parallel_for(stream.threads, rows, grain, body);
 }
 
-// A dot product in 16 lanes, always in the same order.
-inline float dot(const float* a, const float* b, int64_t n) {
-  float lanes[16] = {};
-  int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    for (int64_t lane = 0; lane < 16; ++lane) lanes[lane] += a[i + lane] * b[i + lane];
-  }
-  float sum = 0;
-  for (const float lane : lanes) sum += lane;
-  for (; i < n; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
 void fill_elementwise(Kernels& table);
 void fill_norms(Kernels& table);
 void fill_tokens(Kernels& table);
-void fill_products(Kernels& table);  // where the build has oneDNN
+void fill_fused(Kernels& table);
+// Where the build has oneDNN.
+void fill_products(Kernels& table);
+void fill_convolution(Kernels& table);
+void fill_attention(Kernels& table);
 
 }  // namespace halftone::fast

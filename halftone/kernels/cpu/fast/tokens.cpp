@@ -1,5 +1,3 @@
-#include <cmath>
-
 #include "halftone/kernels/cpu/fast/rows.h"
 
 namespace halftone::fast {
@@ -8,7 +6,6 @@ namespace {
 void rope(const RopeArgs& args, Stream stream) {
   const int64_t heads = args.x.shape[2], dim = args.x.shape[3], half = dim / 2;
   const int64_t tokens = args.x.shape[0] * args.x.shape[1], cols = heads * dim;
-  const bool interleaved = args.how.layout == RopeLayout::kInterleaved;
   const float sign = args.how.inverse ? -1.0f : 1.0f;
   const Floats cosine(args.cosine), sine(args.sine);
   for_rows(stream, tokens, cols, [&](int64_t begin, int64_t end) {
@@ -18,15 +15,7 @@ void rope(const RopeArgs& args, Stream stream) {
       float* y = target(args.y, t * cols, out.data());
       const float *c = cosine.data() + t * half, *s = sine.data() + t * half;
       for (int64_t h = 0; h < heads; ++h) {
-        const float* a = x + h * dim;
-        float* b = y + h * dim;
-        for (int64_t i = 0; i < half; ++i) {
-          const int64_t first = interleaved ? 2 * i : i,
-                        second = interleaved ? 2 * i + 1 : i + half;
-          const float u = a[first], v = a[second], sn = sign * s[i];
-          b[first] = u * c[i] - v * sn;
-          b[second] = u * sn + v * c[i];
-        }
+        rotate(x + h * dim, {args.how.layout, sign, c, s}, dim, y + h * dim);
       }
       write(args.y, t * cols, cols, y);
     }
@@ -56,20 +45,14 @@ void attention(const AttentionArgs& args, Stream stream) {
         const int64_t at = ((b * queries + t) * heads + h) * dim;
         const float* q = read(args.q, at, dim, query.data());
         const int64_t seen = args.how.causal ? std::min(length, t + 1 + keys - queries) : length;
-        float largest = -INFINITY, sum = 0;
-        for (int64_t s = 0; s < seen; ++s) {
-          scores[s] = dot(q, k.data() + s * dim, dim) * args.how.scale;
-          largest = std::max(largest, scores[s]);
-        }
+        for (int64_t s = 0; s < seen; ++s) scores[s] = dot(q, k.data() + s * dim, dim);
+        const float scale = 1.0f / softmax_terms(scores.data(), args.how.scale, seen);
         float* y = target(args.y, at, out.data());
         std::fill(y, y + dim, 0.0f);
         for (int64_t s = 0; s < seen; ++s) {
-          const float p = std::exp(scores[s] - largest);
-          sum += p;
           const float* value = v.data() + s * dim;
-          for (int64_t d = 0; d < dim; ++d) y[d] += p * value[d];
+          for (int64_t d = 0; d < dim; ++d) y[d] += scores[s] * value[d];
         }
-        const float scale = 1.0f / sum;
         for (int64_t d = 0; d < dim; ++d) y[d] *= scale;
         write(args.y, at, dim, y);
       }

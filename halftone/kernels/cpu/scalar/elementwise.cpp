@@ -131,6 +131,11 @@ void upsample2x_grad(const Upsample2xArgs& args, Stream) {
 }  // namespace
 
 void fill_elementwise(Kernels& table) {
+  table.fill = always<FillArgs>([](const FillArgs& args, Stream) {
+    for (int64_t i = 0; i < args.y.shape.numel(); ++i) {
+      store(args.y.data, args.y.dtype, i, args.value);
+    }
+  });
   table.binary = always(binary);
   table.affine = always(affine);
   table.unary = always(unary);

@@ -1,10 +1,45 @@
 #include "halftone/kernels/cpu/scalar/reference.h"
+#include "halftone/numerics/minifloat.h"
+#include "halftone/numerics/scale_rules.h"
 
 namespace halftone::reference {
 namespace {
 
+double decoded(ElementType element, uint8_t code) {
+  if (element == ElementType::kE2M1) return decode<E2M1>(code);
+  return element == ElementType::kE4M3 ? decode<E4M3>(code) : decode<E5M2>(code);
+}
+
+// A matrix as doubles: of a quantized one, code times scales, which a double holds without
+// rounding.
+std::vector<double> operand(const ConstView& x) {
+  if (x.format == nullptr) return read(x);
+  const Format& f = *x.format;
+  const int64_t rows = x.shape[0], cols = x.shape[1];
+  const int64_t shared = x.rows_per_scale > 0 ? x.rows_per_scale : rows;
+  std::vector<double> values(static_cast<size_t>(rows * cols));
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto* codes = static_cast<const uint8_t*>(x.data) + r * f.code_bytes(cols);
+    for (int64_t c = 0; c < cols; ++c) {
+      const bool packed = f.element == ElementType::kE2M1;
+      const int code = packed ? codes[c / 2] >> (c % 2 * 4) & 0xF : codes[c];
+      double value = decoded(f.element, static_cast<uint8_t>(code));
+      if (f.span == ScaleSpan::kBlock) {
+        const auto* scales = static_cast<const uint8_t*>(x.scales) + r * f.scales_per_row(cols);
+        const uint8_t scale = scales[c / f.block];
+        value *= f.scale == ScaleType::kE8M0 ? decode_e8m0(scale) : decode<E4M3>(scale);
+        if (f.global_scale) value *= x.global_scale[r / shared];
+      } else {
+        value *= static_cast<const float*>(x.scales)[f.span == ScaleSpan::kRow ? r : r / shared];
+      }
+      values[r * cols + c] = value;
+    }
+  }
+  return values;
+}
+
 void matmul(const MatMulArgs& args, Stream) {
-  const auto a = read(args.a), b = read(args.b), bias = read(args.bias);
+  const auto a = operand(args.a), b = operand(args.b), bias = read(args.bias);
   const int64_t m = args.y.shape[0], n = args.y.shape[1];
   const int64_t k = args.a.shape[args.how.transpose_a ? 0 : 1];
   std::vector<double> y(static_cast<size_t>(m * n));

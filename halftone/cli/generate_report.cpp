@@ -1,0 +1,122 @@
+#include "halftone/cli/generate_report.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "halftone/base/text.h"
+#include "halftone/cli/cli.h"
+
+namespace halftone::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+ordered_json to_json(const Choice& choice) {
+  return {{"asked", choice.asked}, {"used", choice.used}, {"how", choice.how}, {"why", choice.why}};
+}
+
+ordered_json precision_json(const GenerateOutcome& outcome) {
+  ordered_json json = to_json(outcome.precision);
+  const LoadReport& report = outcome.load_report;
+  json["linears"] = report.formats;
+  json["kept"] = ordered_json::array();
+  for (const auto& kept : report.quantized.kept) {
+    json["kept"].push_back({{"weight", kept.weight}, {"reason", kept.reason}});
+  }
+  return json;
+}
+
+ordered_json loras_json(const GenerateOutcome& outcome) {
+  ordered_json list = ordered_json::array();
+  for (size_t i = 0; i < outcome.loras.size(); ++i) {
+    const LoraReport& report = outcome.load_report.loras[i];
+    list.push_back({{"file", report.file},
+                    {"strength", outcome.loras[i].strength},
+                    {"matched", report.matched},
+                    {"unmatched", report.unmatched}});
+  }
+  return list;
+}
+
+}  // namespace
+
+PngText png_text(const GenerateOptions& options, const GenerateOutcome& outcome, int index) {
+  PngText text = {{"Software", std::string("halftone ") + version()},
+                  {"prompt", options.prompt},
+                  {"negative", options.negative},
+                  {"seed", std::to_string(options.seed + static_cast<uint64_t>(index))},
+                  {"steps", std::to_string(options.steps)},
+                  {"guidance", fmt::format("{}", options.guidance)},
+                  {"precision_asked", outcome.precision.asked},
+                  {"precision_used", outcome.precision.used},
+                  {"model_hash", outcome.hash}};
+  for (const LoraChoice& lora : outcome.loras) {
+    const std::string name = std::filesystem::path(lora.file).filename().string();
+    text.emplace_back("lora", fmt::format("{}:{}", name, lora.strength));
+  }
+  return text;
+}
+
+ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outcome) {
+  const auto& seconds = outcome.result.seconds;
+  ordered_json out = {{"model", options.model},
+                      {"family", outcome.family},
+                      {"model_hash", outcome.hash},
+                      {"prompt", options.prompt},
+                      {"negative", options.negative},
+                      {"seed", options.seed},
+                      {"size", options.size},
+                      {"steps", options.steps},
+                      {"guidance", options.guidance},
+                      {"precision", precision_json(outcome)},
+                      {"compile", to_json(outcome.compile)},
+                      {"device", to_json(outcome.device)},
+                      {"loras", loras_json(outcome)},
+                      {"fallbacks", outcome.fallbacks},
+                      {"seconds",
+                       {{"load", outcome.load},
+                        {"text", seconds.text},
+                        {"denoise", seconds.denoise},
+                        {"decode", seconds.decode},
+                        {"total", outcome.total}}},
+                      {"peak_bytes",
+                       {{"planned", outcome.planned.peak()},
+                        {"measured", outcome.measured},
+                        {"converted_weights", outcome.planned.owned_weights},
+                        {"values", outcome.planned.arena},
+                        {"scratch", outcome.planned.workspace},
+                        {"weights_in_files", outcome.planned.file_weights}}}};
+  out["images"] = ordered_json::array();
+  for (const auto& file : outcome.files) out["images"].push_back(file.string());
+  return out;
+}
+
+void print_plan(const ModelMemory& memory) {
+  std::string parts = fmt::format("values {} + scratch {}", human_bytes(memory.arena),
+                                  human_bytes(memory.workspace));
+  if (memory.owned_weights > 0) {
+    parts = fmt::format("converted weights {} + {}", human_bytes(memory.owned_weights), parts);
+  }
+  fmt::print("memory: {} ({}); weights read in place from files: {}\n", human_bytes(memory.peak()),
+             parts, human_bytes(memory.file_weights));
+  std::fflush(stdout);
+}
+
+void print_summary(const GenerateOptions& options, const GenerateOutcome& outcome) {
+  const auto& seconds = outcome.result.seconds;
+  for (const auto& file : outcome.files) fmt::print("{}\n", file.string());
+  fmt::print("  {} at {}, {} steps, guidance {}, seed {}, {} ({}) on {}\n", outcome.family,
+             options.size, options.steps, options.guidance, options.seed, outcome.precision.used,
+             outcome.precision.how, outcome.device.used);
+  if (!outcome.load_report.formats.empty()) fmt::print("  {}\n", outcome.precision.why);
+  for (const std::string& fallback : outcome.fallbacks) fmt::print("  fallback: {}\n", fallback);
+  const int batches = (options.count + options.batch - 1) / options.batch;
+  const double steps = static_cast<double>(options.steps) * batches;
+  fmt::print("  load {}, text {}, denoise {} ({:.2f} steps/s), decode {}\n",
+             human_seconds(outcome.load), human_seconds(seconds.text),
+             human_seconds(seconds.denoise), steps / (seconds.denoise + 1e-9),
+             human_seconds(seconds.decode));
+}
+
+}  // namespace halftone::cli

@@ -1,0 +1,289 @@
+// Arithmetic on rows of floats for each instruction set (fast/row_math.h). Sums run in a fixed
+// order of lanes, so a row's result does not depend on how many rows there are.
+#include <cmath>
+#include <cstring>
+
+#include "halftone/kernels/cpu/fast/row_math.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "halftone/kernels/cpu/simd_rows.cpp"
+#include "hwy/foreach_target.h"
+//
+#include "halftone/kernels/cpu/simd_codecs-inl.h"
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace halftone::simd::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+HWY_INLINE float total_of_lanes(VF x) { return hn::GetLane(hn::SumOfLanes(DF(), x)); }
+
+// n < 16 values, and zeros after them.
+struct Padded {
+  alignas(64) float values[16] = {};
+  Padded(const float* x, int64_t n) { std::memcpy(values, x, static_cast<size_t>(n) * sizeof *x); }
+};
+
+// Calls fn(vector of x, ...) for whole vectors, and once for what is left, padded with zeros.
+template <class Fn, class... Rows>
+HWY_INLINE void map_rows(int64_t n, float* y, const Fn& fn, const Rows*... rows) {
+  const DF d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) hn::StoreU(fn(hn::LoadU(d, rows + i)...), d, y + i);
+  if (i < n) {
+    Padded out(y, 0);
+    hn::Store(fn(hn::Load(d, Padded(rows + i, n - i).values)...), d, out.values);
+    std::memcpy(y + i, out.values, static_cast<size_t>(n - i) * sizeof *y);
+  }
+}
+
+// Sums in two vectors of lanes, collected in double every thousand values or so.
+template <class Fn>
+HWY_INLINE double total(const float* x, int64_t n, const Fn& fn) {
+  const DF d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  double result = 0;
+  for (int64_t begin = 0; begin < n; begin += 1024) {
+    const int64_t end = begin + 1024 < n ? begin + 1024 : n;
+    auto even = hn::Zero(d), odd = hn::Zero(d);
+    int64_t i = begin;
+    for (; i + 2 * lanes <= end; i += 2 * lanes) {
+      even = hn::Add(even, fn(hn::LoadU(d, x + i)));
+      odd = hn::Add(odd, fn(hn::LoadU(d, x + i + lanes)));
+    }
+    float rest = 0;
+    for (; i < end; ++i) rest += hn::GetLane(fn(hn::Set(d, x[i])));
+    result += double{total_of_lanes(hn::Add(even, odd))} + double{rest};
+  }
+  return result;
+}
+
+HWY_INLINE VF sigmoid(VF x) {
+  const DF d;
+  const VF one = hn::Set(d, 1.0f);
+  return hn::Div(one, hn::Add(one, hn::Exp(d, hn::Neg(x))));
+}
+
+HWY_ATTR void Widen(const bf16* x, int64_t n, float* y) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(DF()));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) hn::StoreU(load(x + i), DF(), y + i);
+  for (; i < n; ++i) y[i] = to_float(x[i]);
+}
+HWY_ATTR void Narrow(const float* x, int64_t n, bf16* y) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(DF()));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) store_bf16(hn::LoadU(DF(), x + i), y + i);
+  for (; i < n; ++i) y[i] = to_bf16(x[i]);
+}
+HWY_ATTR void RoundToBf16(float* x, int64_t n) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(DF()));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const VF v = hn::LoadU(DF(), x + i);
+    const auto bits = hn::BitCast(DU(), v);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(DU(), 1));
+    const auto rounded =
+        hn::And(hn::Add(hn::Add(bits, hn::Set(DU(), 0x7FFF)), odd), hn::Set(DU(), 0xFFFF0000u));
+    const auto is_nan = hn::Gt(magnitude(v), hn::Set(DI(), kF32Infinity));
+    const VI result = hn::IfThenElse(is_nan, hn::Set(DI(), 0x7FFF0000), hn::BitCast(DI(), rounded));
+    hn::StoreU(hn::BitCast(DF(), result), DF(), x + i);
+  }
+  for (; i < n; ++i) x[i] = to_float(to_bf16(x[i]));
+}
+
+HWY_ATTR void AddRows(const float* a, const float* b, int64_t n, float* y) {
+  map_rows(n, y, [](VF u, VF v) HWY_ATTR { return hn::Add(u, v); }, a, b);
+}
+HWY_ATTR void MultiplyRows(const float* a, const float* b, int64_t n, float* y) {
+  map_rows(n, y, [](VF u, VF v) HWY_ATTR { return hn::Mul(u, v); }, a, b);
+}
+HWY_ATTR void Affine(const float* x, AffineAttributes how, int64_t n, float* y) {
+  const VF scale = hn::Set(DF(), how.scale), shift = hn::Set(DF(), how.shift);
+  map_rows(n, y, [=](VF v) HWY_ATTR { return hn::Add(hn::Mul(v, scale), shift); }, x);
+}
+HWY_ATTR void Apply(Function function, const float* x, int64_t n, float* y) {
+  const DF d;
+  switch (function) {
+    case Function::kTanh:
+      return map_rows(n, y, [=](VF v) HWY_ATTR { return hn::Tanh(d, v); }, x);
+    case Function::kSigmoid:
+      return map_rows(n, y, [](VF v) HWY_ATTR { return sigmoid(v); }, x);
+    case Function::kSilu:
+      return map_rows(n, y, [](VF v) HWY_ATTR { return hn::Mul(v, sigmoid(v)); }, x);
+    case Function::kSin:
+      return map_rows(n, y, [=](VF v) HWY_ATTR { return hn::Sin(d, v); }, x);
+    case Function::kCos:
+      return map_rows(n, y, [=](VF v) HWY_ATTR { return hn::Cos(d, v); }, x);
+  }
+}
+HWY_ATTR void SiluMul(const float* gate, const float* up, int64_t n, float* y) {
+  map_rows(n, y, [](VF g, VF u) HWY_ATTR { return hn::Mul(hn::Mul(g, sigmoid(g)), u); }, gate, up);
+}
+
+HWY_ATTR double Sum(const float* x, int64_t n) {
+  return total(x, n, [](VF v) HWY_ATTR { return v; });
+}
+HWY_ATTR double SumOfSquares(const float* x, float center, int64_t n) {
+  const VF c = hn::Set(DF(), center);
+  return total(x, n, [=](VF v) HWY_ATTR {
+    const VF d = hn::Sub(v, c);
+    return hn::Mul(d, d);
+  });
+}
+HWY_ATTR void ScaleAndWeigh(const float* x, float scale, const float* weight, int64_t n, float* y) {
+  const VF s = hn::Set(DF(), scale);
+  map_rows(n, y, [=](VF v, VF w) HWY_ATTR { return hn::Mul(hn::Mul(v, s), w); }, x, weight);
+}
+HWY_ATTR void CenterAndScale(const float* x, float center, float scale, int64_t n, float* y) {
+  const VF c = hn::Set(DF(), center), s = hn::Set(DF(), scale);
+  map_rows(n, y, [=](VF v) HWY_ATTR { return hn::Mul(hn::Sub(v, c), s); }, x);
+}
+
+HWY_ATTR void Rotate(const float* x, const fast::Rotation& by, int64_t n, float* y) {
+  const DF d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t half = n / 2;
+  const bool interleaved = by.layout == RopeLayout::kInterleaved;
+  const VF sign = hn::Set(d, by.sign);
+  int64_t i = 0;
+  for (; i + lanes <= half; i += lanes) {
+    const VF c = hn::LoadU(d, by.cosine + i), s = hn::Mul(sign, hn::LoadU(d, by.sine + i));
+    VF u, v;
+    if (interleaved) {
+      hn::LoadInterleaved2(d, x + 2 * i, u, v);
+    } else {
+      u = hn::LoadU(d, x + i);
+      v = hn::LoadU(d, x + i + half);
+    }
+    const VF first = hn::Sub(hn::Mul(u, c), hn::Mul(v, s));
+    const VF second = hn::Add(hn::Mul(u, s), hn::Mul(v, c));
+    if (interleaved) {
+      hn::StoreInterleaved2(first, second, d, y + 2 * i);
+    } else {
+      hn::StoreU(first, d, y + i);
+      hn::StoreU(second, d, y + i + half);
+    }
+  }
+  for (; i < half; ++i) {
+    const int64_t a = interleaved ? 2 * i : i, b = interleaved ? 2 * i + 1 : i + half;
+    const float u = x[a], v = x[b], c = by.cosine[i], s = by.sign * by.sine[i];
+    y[a] = u * c - v * s;
+    y[b] = u * s + v * c;
+  }
+}
+
+HWY_ATTR float SoftmaxTerms(float* x, float scale, int64_t n) {
+  const DF d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const VF by = hn::Set(d, scale);
+  VF most = hn::Set(d, -HUGE_VALF);
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const VF v = hn::Mul(hn::LoadU(d, x + i), by);
+    hn::StoreU(v, d, x + i);
+    most = hn::Max(most, v);
+  }
+  float largest = hn::GetLane(hn::MaxOfLanes(d, most));
+  for (; i < n; ++i) {
+    x[i] *= scale;
+    largest = x[i] > largest ? x[i] : largest;
+  }
+  const VF top = hn::Set(d, largest);
+  VF sums = hn::Zero(d);
+  for (i = 0; i + lanes <= n; i += lanes) {
+    const VF term = hn::Exp(d, hn::Sub(hn::LoadU(d, x + i), top));
+    hn::StoreU(term, d, x + i);
+    sums = hn::Add(sums, term);
+  }
+  float result = total_of_lanes(sums);
+  for (; i < n; ++i) {
+    x[i] = hn::GetLane(hn::Exp(d, hn::Set(d, x[i] - largest)));
+    result += x[i];
+  }
+  return result;
+}
+
+HWY_ATTR float Dot(const float* a, const float* b, int64_t n) {
+  const DF d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  VF even = hn::Zero(d), odd = hn::Zero(d);
+  int64_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    even = hn::MulAdd(hn::LoadU(d, a + i), hn::LoadU(d, b + i), even);
+    odd = hn::MulAdd(hn::LoadU(d, a + i + lanes), hn::LoadU(d, b + i + lanes), odd);
+  }
+  float result = total_of_lanes(hn::Add(even, odd));
+  for (; i < n; ++i) result += a[i] * b[i];
+  return result;
+}
+
+}  // namespace halftone::simd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace halftone {
+namespace simd {
+
+HWY_EXPORT(Widen);
+HWY_EXPORT(Narrow);
+HWY_EXPORT(RoundToBf16);
+HWY_EXPORT(AddRows);
+HWY_EXPORT(MultiplyRows);
+HWY_EXPORT(Affine);
+HWY_EXPORT(Apply);
+HWY_EXPORT(SiluMul);
+HWY_EXPORT(Sum);
+HWY_EXPORT(SumOfSquares);
+HWY_EXPORT(ScaleAndWeigh);
+HWY_EXPORT(CenterAndScale);
+HWY_EXPORT(Rotate);
+HWY_EXPORT(SoftmaxTerms);
+HWY_EXPORT(Dot);
+
+}  // namespace simd
+
+namespace fast {
+using namespace simd;  // NOLINT: the tables of functions that HWY_EXPORT defines
+
+void widen(const bf16* x, int64_t n, float* y) { HWY_DYNAMIC_DISPATCH(Widen)(x, n, y); }
+void narrow(const float* x, int64_t n, bf16* y) { HWY_DYNAMIC_DISPATCH(Narrow)(x, n, y); }
+void round_to_bf16(float* x, int64_t n) { HWY_DYNAMIC_DISPATCH(RoundToBf16)(x, n); }
+void add(const float* a, const float* b, int64_t n, float* y) {
+  HWY_DYNAMIC_DISPATCH(AddRows)(a, b, n, y);
+}
+void multiply(const float* a, const float* b, int64_t n, float* y) {
+  HWY_DYNAMIC_DISPATCH(MultiplyRows)(a, b, n, y);
+}
+void affine(const float* x, AffineAttributes how, int64_t n, float* y) {
+  HWY_DYNAMIC_DISPATCH(Affine)(x, how, n, y);
+}
+void apply(Function function, const float* x, int64_t n, float* y) {
+  HWY_DYNAMIC_DISPATCH(Apply)(function, x, n, y);
+}
+void silu_mul(const float* gate, const float* up, int64_t n, float* y) {
+  HWY_DYNAMIC_DISPATCH(SiluMul)(gate, up, n, y);
+}
+double sum(const float* x, int64_t n) { return HWY_DYNAMIC_DISPATCH(Sum)(x, n); }
+double sum_of_squares(const float* x, float center, int64_t n) {
+  return HWY_DYNAMIC_DISPATCH(SumOfSquares)(x, center, n);
+}
+void scale_and_weigh(const float* x, float scale, const float* weight, int64_t n, float* y) {
+  HWY_DYNAMIC_DISPATCH(ScaleAndWeigh)(x, scale, weight, n, y);
+}
+void center_and_scale(const float* x, float center, float scale, int64_t n, float* y) {
+  HWY_DYNAMIC_DISPATCH(CenterAndScale)(x, center, scale, n, y);
+}
+void rotate(const float* x, const Rotation& by, int64_t n, float* y) {
+  HWY_DYNAMIC_DISPATCH(Rotate)(x, by, n, y);
+}
+float softmax_terms(float* x, float scale, int64_t n) {
+  return HWY_DYNAMIC_DISPATCH(SoftmaxTerms)(x, scale, n);
+}
+float dot(const float* a, const float* b, int64_t n) { return HWY_DYNAMIC_DISPATCH(Dot)(a, b, n); }
+
+}  // namespace fast
+}  // namespace halftone
+#endif

@@ -1,0 +1,67 @@
+// The contract of fused row operations: a chain of steps that is applied to one row after the
+// other, a row being what belongs to one token. Every step rounds to the dtype that its result has
+// in the unfused graph, so that both give the same bits.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "halftone/kernels/op_args.h"
+
+namespace halftone {
+
+enum class RowFunction : uint8_t {
+  kAdd,
+  kMul,
+  kAffine,
+  kUnary,
+  kSiluMul,
+  kCast,
+  kRmsNorm,    // x, weight
+  kLayerNorm,  // x
+  kRope,       // x, cosine, sine
+  kQuantize,   // x; its result is an output and no later step's operand
+};
+
+// How an input lies against the rows.
+enum class RowSource : uint8_t {
+  kPerRow,   // a row of its own for each
+  kPerItem,  // one for all rows of an item of the batch
+  kShared,   // one for all rows
+};
+
+struct RowStep {
+  RowFunction function = RowFunction::kAdd;
+  std::array<int, 3> operands{};  // inputs, then results of earlier steps
+  int64_t length = 0;             // of the result
+  int64_t width = 0;              // last dimension: what a norm spans, the size of a head
+  DType dtype = DType::kF32;      // of the result
+  int output = -1;                // which output it is; -1 where no one outside needs it
+
+  AffineAttributes affine;
+  UnaryAttributes unary;
+  NormAttributes norm;
+  RopeAttributes rope;
+  std::optional<Format> format;  // kQuantize: scaled by row or block
+};
+
+struct FusedRowsAttributes {
+  int64_t rows = 0;
+  int64_t rows_per_item = 0;
+  struct Input {
+    RowSource source = RowSource::kPerRow;
+    int64_t length = 0;  // values of one row
+  };
+  std::vector<Input> inputs;
+  std::vector<RowStep> steps;
+};
+
+struct FusedRowsArgs {
+  const FusedRowsAttributes* how = nullptr;
+  std::span<const ConstView> inputs;
+  std::span<const View> outputs;
+};
+
+}  // namespace halftone

@@ -1,0 +1,303 @@
+#include "halftone/passes/fuse.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "halftone/base/error.h"
+#include "halftone/passes/rewrite.h"
+
+namespace halftone {
+namespace {
+
+constexpr size_t kMostSteps = 16;
+
+// A value as rows: one per token of [B, T, ...].
+struct RowShape {
+  int64_t items = 0, rows_per_item = 0, length = 0;
+
+  static std::optional<RowShape> of(const Shape& shape) {
+    if (shape.rank() < 3 || shape.numel() == 0) return std::nullopt;
+    return RowShape{shape[0], shape[1], shape.numel() / (shape[0] * shape[1])};
+  }
+  bool same_rows(const RowShape& other) const {
+    return items == other.items && rows_per_item == other.rows_per_item;
+  }
+};
+
+std::optional<RowFunction> row_function(Op op) {
+  switch (op) {
+    case Op::kAdd:
+      return RowFunction::kAdd;
+    case Op::kMul:
+      return RowFunction::kMul;
+    case Op::kAffine:
+      return RowFunction::kAffine;
+    case Op::kUnary:
+      return RowFunction::kUnary;
+    case Op::kSiluMul:
+      return RowFunction::kSiluMul;
+    case Op::kCast:
+      return RowFunction::kCast;
+    case Op::kRmsNorm:
+      return RowFunction::kRmsNorm;
+    case Op::kLayerNorm:
+      return RowFunction::kLayerNorm;
+    case Op::kRope:
+      return RowFunction::kRope;
+    case Op::kQuantize:
+      return RowFunction::kQuantize;
+    default:
+      return std::nullopt;
+  }
+}
+
+bool is_float(const ValueType& type) {
+  return !type.quantized && (type.dtype == DType::kF32 || type.dtype == DType::kBF16);
+}
+
+// How an operand lies against rows of this shape; nothing where it does not.
+std::optional<FusedRowsAttributes::Input> as_input(const Shape& shape, const RowShape& rows) {
+  using Input = FusedRowsAttributes::Input;
+  if (shape.rank() == 1) return Input{RowSource::kShared, shape[0]};
+  if (shape.rank() < 3) return std::nullopt;
+  const int64_t length = shape.numel() / (shape[0] * shape[1]);
+  if (shape[0] == rows.items && shape[1] == rows.rows_per_item) {
+    return Input{RowSource::kPerRow, length};
+  }
+  if (shape[1] != 1 || (shape[0] != rows.items && shape[0] != 1)) return std::nullopt;
+  return Input{shape[0] == 1 ? RowSource::kShared : RowSource::kPerItem, length};
+}
+
+class Fuser {
+ public:
+  explicit Fuser(const Graph& graph)
+      : graph_(graph),
+        group_of_(graph.nodes().size(), -1),
+        consumers_(graph.values().size(), std::vector<int>{}) {
+    for (size_t i = 0; i < graph.nodes().size(); ++i) {
+      for (const int id : graph.nodes()[i].inputs) consumers_[id].push_back(static_cast<int>(i));
+    }
+  }
+
+  std::shared_ptr<Graph> run() {
+    for (size_t i = 0; i < graph_.nodes().size(); ++i) consider(static_cast<int>(i));
+    return emit();
+  }
+
+ private:
+  struct Group {
+    RowShape rows;
+    std::vector<int> nodes;
+  };
+
+  // The rows of a node that can be a step, if it can.
+  std::optional<RowShape> rows_of(const Node& node) const {
+    const auto function = row_function(node.op);
+    if (!function) return std::nullopt;
+    const ValueType& type = graph_.values()[node.outputs[0]].type;
+    const auto rows = RowShape::of(type.shape);
+    if (!rows) return std::nullopt;
+    if (*function == RowFunction::kQuantize) {
+      // A scale that spans rows needs all of them first.
+      const Format& f = *type.quantized;
+      if (f.span == ScaleSpan::kTensor || f.global_scale || type.shape.rank() != 3) return {};
+    } else if (!is_float(type)) {
+      return std::nullopt;
+    }
+    for (const int id : node.inputs) {
+      const ValueType& input = graph_.values()[id].type;
+      const auto lies = as_input(input.shape, *rows);
+      if (!is_float(input) || !lies) return std::nullopt;
+      const bool elementwise = *function == RowFunction::kAdd || *function == RowFunction::kMul;
+      if (elementwise && lies->length != rows->length) return std::nullopt;
+    }
+    return rows;
+  }
+
+  void consider(int index) {
+    const Node& node = graph_.nodes()[index];
+    const auto rows = rows_of(node);
+    if (!rows) return;
+    for (const int id : node.inputs) {
+      const int producer = graph_.values()[id].producer;
+      const int group = producer < 0 ? -1 : group_of_[producer];
+      if (group < 0 || !groups_[group].rows.same_rows(*rows)) continue;
+      if (groups_[group].nodes.size() >= kMostSteps || !can_join(index, group)) continue;
+      group_of_[index] = group;
+      groups_[group].nodes.push_back(index);
+      return;
+    }
+    group_of_[index] = static_cast<int>(groups_.size());
+    groups_.push_back({*rows, {index}});
+  }
+
+  // Whether no input from outside the group depends on the group: otherwise neither could be first.
+  bool can_join(int index, int group) const {
+    std::vector<int> open;
+    std::vector<bool> seen(graph_.nodes().size(), false);
+    const auto push_inputs_of = [&](int node) {
+      for (const int id : graph_.nodes()[node].inputs) {
+        const int producer = graph_.values()[id].producer;
+        if (producer >= 0 && !seen[producer]) {
+          seen[producer] = true;
+          open.push_back(producer);
+        }
+      }
+    };
+    const int first = groups_[group].nodes[0];
+    for (const int id : graph_.nodes()[index].inputs) {
+      const int producer = graph_.values()[id].producer;
+      if (producer < 0 || group_of_[producer] == group || seen[producer]) continue;
+      seen[producer] = true;
+      open.push_back(producer);
+    }
+    while (!open.empty()) {
+      const int node = open.back();
+      open.pop_back();
+      if (group_of_[node] == group) return false;
+      push_inputs_of(node);
+      if (group_of_[node] >= 0) {  // a group runs as a whole: all of its inputs come first
+        for (const int other : groups_[group_of_[node]].nodes) {
+          // What is older than the group's first node cannot depend on it, unless through a group.
+          if (other > first) push_inputs_of(other);
+        }
+      }
+    }
+    return true;
+  }
+
+  // Nodes and groups in an order that they can run in, the graph's own where possible.
+  std::vector<int> order() const {
+    const auto count = static_cast<int>(graph_.nodes().size());
+    const auto unit = [&](int node) {
+      const int group = group_of_[node];
+      return group < 0 ? node : groups_[group].nodes[0];
+    };
+    std::vector<int> result;
+    std::vector<char> state(graph_.nodes().size(), 0);  // 0 new, 1 waiting for inputs, 2 done
+    std::vector<int> stack;
+    for (int i = 0; i < count; ++i) {
+      // A group is placed where its last node was, so that nothing moves ahead of what it needs.
+      const int group = group_of_[i];
+      if (group >= 0 && groups_[group].nodes.back() != i) continue;
+      stack.push_back(unit(i));
+      while (!stack.empty()) {
+        const int u = stack.back();
+        if (state[u] == 2) {
+          stack.pop_back();
+          continue;
+        }
+        const bool ready = state[u] == 1;
+        state[u] = 1;
+        const int g = group_of_[u];
+        if (ready) {
+          state[u] = 2;
+          result.push_back(u);
+          stack.pop_back();
+          continue;
+        }
+        const auto visit = [&](int node) {
+          for (const int id : graph_.nodes()[node].inputs) {
+            const int producer = graph_.values()[id].producer;
+            if (producer < 0 || unit(producer) == u || state[unit(producer)] == 2) continue;
+            HT_ASSERT(state[unit(producer)] != 1 || unit(producer) == u);
+            stack.push_back(unit(producer));
+          }
+        };
+        if (g < 0) {
+          visit(u);
+        } else {
+          for (const int node : groups_[g].nodes) visit(node);
+        }
+      }
+    }
+    return result;
+  }
+
+  bool is_needed_outside(int value, int group) const {
+    for (const auto& [name, output] : graph_.outputs()) {
+      if (output.id() == value) return true;
+    }
+    return std::any_of(consumers_[value].begin(), consumers_[value].end(),
+                       [&](int node) { return group_of_[node] != group; });
+  }
+
+  static void set_attributes(RowStep& step, const Attributes& attributes) {
+    if (const auto* a = std::get_if<AffineAttributes>(&attributes)) step.affine = *a;
+    if (const auto* a = std::get_if<UnaryAttributes>(&attributes)) step.unary = *a;
+    if (const auto* a = std::get_if<NormAttributes>(&attributes)) step.norm = *a;
+    if (const auto* a = std::get_if<RopeAttributes>(&attributes)) step.rope = *a;
+    if (const auto* a = std::get_if<QuantizeAttributes>(&attributes)) step.format = a->format;
+  }
+
+  void emit_group(Graph& out, int group, std::vector<Value>& at) const {
+    const Group& g = groups_[group];
+    FusedRowsAttributes how;
+    how.rows = g.rows.items * g.rows.rows_per_item;
+    how.rows_per_item = g.rows.rows_per_item;
+    std::map<int, int> slot;  // value -> input or step
+    std::vector<Value> inputs;
+    for (const int index : g.nodes) {
+      for (const int id : graph_.nodes()[index].inputs) {
+        const int producer = graph_.values()[id].producer;
+        if (slot.contains(id) || (producer >= 0 && group_of_[producer] == group)) continue;
+        slot[id] = static_cast<int>(inputs.size());
+        inputs.push_back(at[id]);
+        how.inputs.push_back(*as_input(graph_.values()[id].type.shape, g.rows));
+      }
+    }
+    std::vector<ValueType> types;
+    std::vector<int> results;
+    for (const int index : g.nodes) {
+      const Node& node = graph_.nodes()[index];
+      const int id = node.outputs[0];
+      const ValueType& type = graph_.values()[id].type;
+      RowStep step;
+      step.function = *row_function(node.op);
+      for (size_t i = 0; i < node.inputs.size(); ++i) step.operands[i] = slot.at(node.inputs[i]);
+      step.length = type.shape.numel() / how.rows;
+      step.width = type.shape[-1];
+      step.dtype = type.dtype;
+      set_attributes(step, node.attributes);
+      if (is_needed_outside(id, group)) {
+        step.output = static_cast<int>(types.size());
+        types.push_back(type);
+        results.push_back(id);
+      }
+      slot[id] = static_cast<int>(inputs.size() + how.steps.size());
+      how.steps.push_back(step);
+    }
+    const auto region = out.enter_region(graph_.nodes()[g.nodes[0]].region);
+    const auto values = out.add(Op::kFusedRows, inputs, how, types);
+    for (size_t i = 0; i < values.size(); ++i) at[results[i]] = values[i];
+  }
+
+  std::shared_ptr<Graph> emit() const {
+    return rebuild(graph_, [&](Graph& out, std::vector<Value>& at) {
+      for (const int unit : order()) {
+        const int group = group_of_[unit];
+        if (group >= 0 && groups_[group].nodes.size() > 1) {
+          emit_group(out, group, at);
+          continue;
+        }
+        const Node& node = graph_.nodes()[unit];
+        std::vector<Value> inputs;
+        for (const int id : node.inputs) inputs.push_back(at[id]);
+        const auto region = out.enter_region(node.region);
+        const auto values = copy_node(out, graph_, node, inputs);
+        for (size_t i = 0; i < values.size(); ++i) at[node.outputs[i]] = values[i];
+      }
+    });
+  }
+
+  const Graph& graph_;
+  std::vector<int> group_of_;
+  std::vector<std::vector<int>> consumers_;
+  std::vector<Group> groups_;
+};
+
+}  // namespace
+
+std::shared_ptr<Graph> fuse(const Graph& graph) { return Fuser(graph).run(); }
+
+}  // namespace halftone

@@ -1,0 +1,13 @@
+// Merges chains of operations on rows (norms, modulation, gates, residuals, rotations, quantizing)
+// into single nodes that read and write memory once.
+#pragma once
+
+#include <memory>
+
+#include "halftone/graph/graph.h"
+
+namespace halftone {
+
+std::shared_ptr<Graph> fuse(const Graph& graph);
+
+}  // namespace halftone

@@ -1,0 +1,51 @@
+#include "halftone/passes/lora.h"
+
+#include "halftone/base/error.h"
+#include "halftone/graph/ops.h"
+#include "halftone/passes/rewrite.h"
+
+namespace halftone {
+namespace {
+
+std::string stem(const std::string& weight) {
+  constexpr std::string_view kSuffix = ".weight";
+  HT_ASSERT(weight.ends_with(kSuffix));
+  return weight.substr(0, weight.size() - kSuffix.size());
+}
+
+}  // namespace
+
+std::string lora_down_name(const std::string& weight) { return stem(weight) + ".lora_A"; }
+std::string lora_up_name(const std::string& weight) { return stem(weight) + ".lora_B"; }
+
+std::shared_ptr<Graph> attach_lora(const Graph& graph, const LoraSites& sites) {
+  std::optional<Value> strength;
+  size_t attached = 0;
+  Rewrite how;
+  how.node = [&](Graph& out, const Node& node, std::span<const Value> inputs) {
+    std::vector<Value> result = copy_node(out, graph, node, inputs);
+    if (node.op != Op::kLinear) return result;
+    const ValueInfo& weight = graph.values()[node.inputs[1]];
+    if (weight.source != Source::kWeight || !sites.weights.contains(weight.name)) return result;
+    const Value x = inputs[0];
+    const int64_t batch = batch_items(x.shape());
+    const auto f32 = [](const Shape& shape) { return ValueType{shape, DType::kF32, {}}; };
+    if (!strength) strength = out.input(kLoraStrength, f32({batch, sites.rank}));
+    HT_ASSERT(x.rank() >= 2 && strength->dim(0) == batch);
+    const Value down =
+        out.weight(lora_down_name(weight.name), f32({sites.rank, weight.type.shape[1]}));
+    const Value up = out.weight(lora_up_name(weight.name), f32({weight.type.shape[0], sites.rank}));
+    std::vector<int64_t> per_row(static_cast<size_t>(x.rank()), 1);
+    per_row.front() = batch;
+    per_row.back() = sites.rank;
+    const Value hidden = linear(x, down) * reshape(*strength, Shape(per_row));
+    result[0] = result[0] + linear(hidden, up);
+    ++attached;
+    return result;
+  };
+  std::shared_ptr<Graph> out = rewrite(graph, how);
+  HT_ASSERT(attached >= sites.weights.size());
+  return out;
+}
+
+}  // namespace halftone

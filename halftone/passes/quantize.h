@@ -1,0 +1,50 @@
+// Chooses the linears of a graph that run in a low-precision format, and says which, which not,
+// and why.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "halftone/graph/graph.h"
+
+namespace halftone {
+
+// Which linears run in which format. Patterns are of the weight's name, with '*' for anything.
+struct QuantizeRecipe {
+  Format format;                     // of weights
+  bool activations = true;           // quantize the input too; otherwise only the weight
+  std::vector<std::string> include;  // empty: all
+  struct Keep {
+    std::string pattern, reason;
+  };
+  std::vector<Keep> keep;  // wins over include
+  int64_t least_size = 0;  // sides below this are kept
+  // Weights that are stored in a format already run in it, whatever the recipe says.
+  std::map<std::string, Format> stored;
+};
+
+struct QuantizeReport {
+  struct Linear {
+    std::string weight;  // its name
+    Shape shape;
+    Format format;
+  };
+  std::vector<Linear> converted;
+  struct Kept {
+    std::string weight, reason;
+    bool unsupported = false;  // it was selected, but the format does not take its shape
+  };
+  std::vector<Kept> kept;
+};
+
+struct QuantizedGraph {
+  std::shared_ptr<Graph> graph;
+  QuantizeReport report;
+};
+
+// Annotates the linears that the recipe selects. A recipe that selects none is an Error.
+QuantizedGraph quantize_linears(const Graph& graph, const QuantizeRecipe& recipe);
+
+}  // namespace halftone
