@@ -191,8 +191,11 @@ LoraAdapter LoraAdapter::load(const std::filesystem::path& path, const LoraTarge
         fail(module.up_key, fmt::format("is {} instead of {}", module.up.shape(),
                                         Shape{out * target.parts, rank}));
       }
+      // Some files hold q, k and v twice, apart and as one: the first one counts.
       if (adapter.modules_.contains(target.weight)) {
-        fail(module.up_key, fmt::format("changes '{}' a second time", target.weight));
+        adapter.report_.unmatched.push_back(
+            fmt::format("{} (a second time for {})", module.up_key, target.weight));
+        continue;
       }
       adapter.modules_.emplace(target.weight,
                                Module{module.down, rows_times(module.up, out * target.part,

@@ -1,0 +1,120 @@
+// Fused rows give the same bits as node by node, and orders that cannot be merged are not.
+#include "halftone/passes/fuse.h"
+
+#include <gtest/gtest.h>
+
+#include "halftone/kernels/quantize.h"
+#include "halftone/passes/lower.h"
+#include "halftone/passes/quantize.h"
+#include "tests/support/run_graph.h"
+
+namespace halftone {
+namespace {
+
+using test::floats;
+using test::random_tensor;
+
+int count(const Graph& graph, Op op) {
+  return static_cast<int>(std::count_if(graph.nodes().begin(), graph.nodes().end(),
+                                        [=](const Node& node) { return node.op == op; }));
+}
+
+void expect_same_bits(const std::shared_ptr<Graph>& graph, const Weights& weights = {}) {
+  std::map<std::string, Tensor> inputs;
+  uint64_t seed = 10;
+  for (const auto& [name, value] : graph->inputs()) {
+    inputs.emplace(name, random_tensor(value.shape(), seed++, value.dtype()));
+  }
+  const auto apart = Program(graph, weights, cpu_kernels(), {2}).run(inputs);
+  const auto fused = Program(fuse(*graph), weights, cpu_kernels(), {2}).run(inputs);
+  ASSERT_EQ(apart.size(), fused.size());
+  for (const auto& [name, tensor] : apart)
+    EXPECT_EQ(floats(tensor), floats(fused.at(name))) << name;
+}
+
+class Fuse : public testing::TestWithParam<DType> {
+ protected:
+  Value input(const char* name, const Shape& shape) {
+    return graph_->input(name, {shape, GetParam(), {}});
+  }
+  Value f32(const char* name, const Shape& shape) {
+    return graph_->input(name, {shape, DType::kF32, {}});
+  }
+  std::shared_ptr<Graph> graph_ = std::make_shared<Graph>();
+};
+INSTANTIATE_TEST_SUITE_P(, Fuse, testing::Values(DType::kF32, DType::kBF16),
+                         [](const auto& tested) { return std::string(name_of(tested.param)); });
+
+TEST_P(Fuse, NormGateResidualNormModulationAreOneNodeWithTwoResults) {
+  const Value x = input("x", {2, 37, 96}), branch = input("branch", {2, 37, 96});
+  const Value gate = f32("gate", {2, 1, 96}), scale = f32("scale", {2, 1, 96});
+  const Value w1 = f32("w1", {96}), w2 = f32("w2", {96});
+  const Value residual = x + rms_norm(branch, w1, 1e-5f) * gate;
+  graph_->output("x", residual);
+  graph_->output("normed", rms_norm(residual, w2, 1e-5f) * scale);
+  const auto fused = fuse(*graph_);
+  ASSERT_EQ(fused->nodes().size(), 1u);
+  EXPECT_EQ(fused->nodes()[0].op, Op::kFusedRows);
+  EXPECT_EQ(fused->nodes()[0].outputs.size(), 2u);
+  expect_same_bits(graph_);
+}
+
+TEST_P(Fuse, EveryRowOperation) {
+  const Value x = input("x", {3, 11, 4, 16});
+  const Value c = f32("c", {3, 11, 8}), s = f32("s", {3, 11, 8}), w = f32("w", {16});
+  const Value turned = rope(rms_norm(x, w, 1e-6f), c, s, {RopeLayout::kInterleaved, false});
+  const Value back = rope(turned, c, s, {RopeLayout::kHalves, true});
+  graph_->output("a", silu_mul(back, turned));
+  graph_->output("b", tanh(affine(layer_norm(back, 1e-6f), 1.5f, 0.2f)));
+  graph_->output("c", cast(silu(back) + sigmoid(back), DType::kF32) * cast(x, DType::kF32));
+  const auto fused = fuse(*graph_);
+  // A cast of an input starts a chain of its own where it is one.
+  EXPECT_LE(fused->nodes().size(), 2u);
+  expect_same_bits(graph_);
+}
+
+TEST_P(Fuse, QuantizingByRowOrBlockIsFusedAndByTensorIsNot) {
+  for (const Format& format : {formats::fp8, formats::mxfp8, formats::nvfp4, formats::fp8_tensor}) {
+    graph_ = std::make_shared<Graph>();
+    const Value x = input("x", {2, 40, 64}), scale = f32("scale", {2, 1, 64});
+    const Value w = f32("norm", {64});
+    const Value weight = graph_->weight("a.weight", {{32, 64}, DType::kF32, {}});
+    graph_->output("y", linear(rms_norm(x, w, 1e-5f) * scale, weight));
+    QuantizeRecipe recipe;
+    recipe.format = format;
+    const auto lowered = lower(*quantize_linears(*graph_, recipe).graph);
+    const bool by_row = format == formats::fp8 || format == formats::mxfp8;
+    EXPECT_EQ(count(*fuse(*lowered), Op::kQuantize), by_row ? 0 : 1) << format.name;
+    const Weights weights = {
+        {"a.weight", quantize(cpu_kernels(), random_tensor({32, 64}, 5), format, {}, {1})}};
+    expect_same_bits(lowered, weights);
+  }
+}
+
+// x -> a -> linear -> + a: the sum cannot join a's node, because the linear stands between.
+TEST_P(Fuse, WhatDependsOnTheGroupThroughAnotherNodeStaysOutside) {
+  const Value x = input("x", {1, 16, 32});
+  const Value w = f32("w", {32}), m = f32("m", {32, 32});
+  const Value a = affine(x, 2, 1);
+  const Value b = rms_norm(a, w, 1e-5f);
+  const Value c = linear(b, m);
+  const Value d = c + a;
+  graph_->output("y", rms_norm(d, w, 1e-5f) + b);
+  const auto fused = fuse(*graph_);
+  EXPECT_EQ(fused->nodes().size(), 3u);  // {a, b}, linear, {d, norm, sum}
+  expect_same_bits(graph_);
+}
+
+// Two chains that feed each other through linears, and nodes between them in the graph's order.
+TEST_P(Fuse, ChainsThatNeedEachOtherKeepAnOrder) {
+  const Value x = input("x", {1, 8, 16});
+  const Value m = f32("m", {16, 16});
+  const Value a = affine(x, 2, 0), b = tanh(linear(a, m));
+  const Value c = affine(a, 1, 1), d = silu(b);
+  const Value e = linear(c, m) + d, f = linear(d, m) + c;
+  graph_->output("y", e * f + a * b);
+  expect_same_bits(graph_);
+}
+
+}  // namespace
+}  // namespace halftone
