@@ -215,14 +215,13 @@ void run_block(const Options& options) {
                   {"sgemm_gflops", flops * 1e-9 / plain},
                   {"ratio", median(ratios)},
                   {"weight_bytes", bench.memory().weights},
-                  {"working_bytes", bench.memory().arena + bench.memory().workspace},
+                  {"working_bytes", bench.memory().working()},
                   {"profile", profile}});
       continue;
     }
     fmt::print("{:<11} {:>9.3f} {:>9.1f} {:>13.1f} {:>8.2f} {:>11} {:>11}\n", precision, block,
                flops * 1e-9 / block, flops * 1e-9 / plain, median(ratios),
-               human_bytes(bench.memory().weights),
-               human_bytes(bench.memory().arena + bench.memory().workspace));
+               human_bytes(bench.memory().weights), human_bytes(bench.memory().working()));
     for (const auto& [name, share] : profile)
       fmt::print("    {:<12} {:5.1f}%\n", name, share * 100);
     std::fflush(stdout);

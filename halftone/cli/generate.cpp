@@ -214,8 +214,8 @@ void check_memory(const ModelMemory& planned, const std::string& limit) {
                 "{} are needed (weights {}, values {}, scratch {}) and {} are {}; a smaller --size "
                 "or --batch needs less",
                 human_bytes(planned.peak()), human_bytes(planned.owned_weights),
-                human_bytes(planned.arena), human_bytes(planned.workspace), human_bytes(available),
-                limit.empty() ? "free" : "allowed");
+                human_bytes(planned.arena + planned.borders), human_bytes(planned.workspace),
+                human_bytes(available), limit.empty() ? "free" : "allowed");
   }
 }
 

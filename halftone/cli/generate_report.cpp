@@ -84,7 +84,7 @@ ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outc
                        {{"planned", outcome.planned.peak()},
                         {"measured", outcome.measured},
                         {"converted_weights", outcome.planned.owned_weights},
-                        {"values", outcome.planned.arena},
+                        {"values", outcome.planned.arena + outcome.planned.borders},
                         {"scratch", outcome.planned.workspace},
                         {"weights_in_files", outcome.planned.file_weights}}}};
   out["images"] = ordered_json::array();
@@ -93,8 +93,9 @@ ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outc
 }
 
 void print_plan(const ModelMemory& memory) {
-  std::string parts = fmt::format("values {} + scratch {}", human_bytes(memory.arena),
-                                  human_bytes(memory.workspace));
+  std::string parts =
+      fmt::format("values {} + scratch {}", human_bytes(memory.arena + memory.borders),
+                  human_bytes(memory.workspace));
   if (memory.owned_weights > 0) {
     parts = fmt::format("converted weights {} + {}", human_bytes(memory.owned_weights), parts);
   }

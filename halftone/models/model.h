@@ -25,8 +25,9 @@ struct ModelMemory {
   int64_t owned_weights = 0;  // weights converted on loading, and adapters
   int64_t arena = 0;          // values while running, of the largest program
   int64_t workspace = 0;      // scratch memory of kernels, of the largest program
+  int64_t borders = 0;        // what the largest program is given and gives back
   // What the process needs besides the files that it maps.
-  int64_t peak() const { return owned_weights + arena + workspace; }
+  int64_t peak() const { return owned_weights + arena + workspace + borders; }
 };
 
 // An adapter to apply, and how strongly.

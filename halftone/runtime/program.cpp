@@ -107,6 +107,11 @@ Program::Program(std::shared_ptr<const Graph> graph, const Weights& weights, con
   bind_weights(weights);
   memory_.arena = plan_.arena_bytes;
   memory_.workspace = largest_workspace_of(*graph_, plan_, kernels_, stream_.threads, bound_);
+  for (const auto* side : {&graph_->inputs(), &graph_->outputs()}) {
+    for (const auto& [name, value] : *side) {
+      memory_.borders += value.shape().checked_bytes(value.dtype()).value();
+    }
+  }
 }
 
 void Program::bind_weights(const Weights& weights) {

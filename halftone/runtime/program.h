@@ -26,7 +26,9 @@ struct MemoryUse {
   int64_t weights = 0;    // bytes of the weights that the graph uses
   int64_t arena = 0;      // values while running
   int64_t workspace = 0;  // scratch memory of kernels
-  int64_t peak() const { return weights + arena + workspace; }
+  int64_t borders = 0;    // tensors that are given to a run and come back from it
+  int64_t working() const { return arena + workspace + borders; }
+  int64_t peak() const { return weights + working(); }
 };
 
 // Memory that programs use while they run. Programs that do not run at the same time share one.

@@ -37,7 +37,8 @@ class CliGenerate : public Cli {
     return all;
   }
 
-  json case_;
+  json case_, report_;
+  std::string out_;
   std::vector<float> expected_;
 };
 
@@ -83,6 +84,122 @@ TEST_F(CliGenerate, FallbacksAreSaidAndStrictForbidsThem) {
   EXPECT_EQ(fell.code, 0);
   EXPECT_THAT(fell.out, HasSubstr("fallback: cpu instead of cuda: "));
   expect_one_line(run(arguments({"x", "--device", "cuda", "--strict"})), 3, "cpu instead of cuda");
+}
+
+TEST_F(CliGenerate, PrecisionsSayWhatRanAndCompilingChangesNothing) {
+  const auto latents = [&](const std::string& precision, const std::string& compile) {
+    const Result result =
+        run(arguments({"x", "--precision", precision, "--compile", compile, "--save-latents",
+                       path("l.safetensors"), "-o", path("x.png"), "--json"}));
+    EXPECT_EQ(result.code, 0) << result.err;
+    report_ = json::parse(result.out);
+    return test::floats(SafetensorsFile(path("l.safetensors")).tensor("latents"));
+  };
+  const auto exact = latents("fp32", "on");
+  EXPECT_EQ(report_["precision"]["how"], "native");
+  for (const char* precision : {"bf16", "fp8", "fp8-tensor", "mxfp8", "nvfp4"}) {
+    const auto on = latents(precision, "on");
+    EXPECT_EQ(report_["precision"]["used"], precision);
+    EXPECT_EQ(report_["precision"]["how"], "emulated");
+    EXPECT_EQ(report_["fallbacks"], json::array());
+    if (std::string(precision) != "bf16") {
+      EXPECT_EQ(report_["precision"]["linears"][precision], 28);
+      EXPECT_GT(report_["precision"]["kept"].size(), 5u);
+    }
+    EXPECT_EQ(latents(precision, "off"), on) << precision;
+    EXPECT_EQ(report_["compile"]["used"], "off");
+    EXPECT_GT(test::relative_error(on, exact), 1e-4) << precision;
+  }
+}
+
+TEST_F(CliGenerate, AQuantizedModelSaysWhenAnotherPrecisionWasAskedFor) {
+  const fs::path file = dir_ / "model" / "transformer" / "diffusion_pytorch_model.safetensors";
+  fs::rename(file, path("original.safetensors"));
+  const Result quantized =
+      run({"quantize", path("original.safetensors"), "--format", "nvfp4", "--include", "layers.*",
+           "--exclude", "*adaLN*", "-o", file.string()});
+  ASSERT_EQ(quantized.code, 0) << quantized.err;
+  const auto used = [&](const std::string& precision) {
+    const Result result =
+        run(arguments({"x", "--precision", precision, "-o", path("x.png"), "--json"}));
+    EXPECT_EQ(result.code, 0) << result.err;
+    return json::parse(result.out)["precision"];
+  };
+  EXPECT_EQ(used("auto")["used"], "nvfp4");
+  EXPECT_EQ(used("nvfp4")["used"], "nvfp4");
+  EXPECT_EQ(used("bf16")["used"], "bf16");
+  EXPECT_THAT(used("bf16")["why"], HasSubstr("weights stored as nvfp4"));
+  // The refiners were left in bf16 and are converted now; what is stored stays what it is.
+  EXPECT_EQ(used("fp8")["how"], "fallback");
+  EXPECT_EQ(used("fp8")["used"], "fp8 and nvfp4");
+  expect_one_line(run(arguments({"x", "--precision", "fp8", "--strict"})), 3, "stored as");
+}
+
+TEST_F(CliGenerate, AdaptersAreAppliedAndStrayKeysListed) {
+  const int64_t dim = case_["transformer"]["dim"];
+  const std::string module = "diffusion_model.layers.0.attention.qkv.";
+  write_safetensors(path("style.safetensors"),
+                    {{module + "lora_down.weight", test::procedural_weight("a", {4, dim})},
+                     {module + "lora_up.weight", test::procedural_weight("b", {3 * dim, 4})},
+                     {"lora_te_x.lora_up.weight", test::procedural_weight("c", {3, 4})}});
+  const auto latents = [&](std::initializer_list<std::string> more) {
+    auto all = arguments({"x", "--save-latents", path("l.safetensors"), "-o", path("x.png")});
+    all.insert(all.end(), more);
+    const Result result = run(all);
+    EXPECT_EQ(result.code, 0) << result.err;
+    out_ = result.out;
+    return test::floats(SafetensorsFile(path("l.safetensors")).tensor("latents"));
+  };
+  const auto plain = latents({});
+  const auto half = latents({"--lora", path("style.safetensors") + ":0.5"});
+  EXPECT_GT(test::relative_error(half, plain), 1e-3);
+  EXPECT_THAT(out_, HasSubstr("1 of its tensors match nothing in the model: 'lora_te_x.lora_up"));
+  EXPECT_NE(latents({"--lora", path("style.safetensors")}), half);
+  // Half and half again is once.
+  EXPECT_LE(test::relative_error(latents({"--lora", path("style.safetensors") + ":0.5", "--lora",
+                                          path("style.safetensors") + ":0.5"}),
+                                 latents({"--lora", path("style.safetensors")})),
+            1e-5);
+  expect_one_line(run(arguments({"x", "--lora", path("style.safetensors"), "--strict"})), 3,
+                  "match nothing");
+  expect_one_line(run(arguments({"x", "--lora", path("no.safetensors")})), 1, "no such file");
+  expect_one_line(run(arguments({"x", "--lora", path("style.safetensors") + ":much"})), 2,
+                  "is not FILE or FILE:STRENGTH");
+}
+
+TEST_F(CliGenerate, MemoryIsKnownBeforeTheRun) {
+  const Result result = run(arguments({"x", "-o", path("x.png")}));
+  EXPECT_THAT(result.out, testing::StartsWith("memory: "));
+  expect_one_line(run(arguments({"x", "--max-memory", "10KiB"})), 1,
+                  "10.00 KiB are allowed; a smaller --size or --batch needs less");
+  expect_one_line(run(arguments({"x", "--max-memory", "lots"})), 2, "is not a size such as 8GiB");
+}
+
+TEST_F(CliGenerate, ASingleFileNeedsABase) {
+  const std::string file = path("model/transformer/diffusion_pytorch_model.safetensors");
+  expect_one_line(run({"generate", "--model", file, "x"}), 2, "--base: is needed");
+  expect_one_line(run({"generate", "--model", file, "--base", path("nowhere"), "x"}), 1,
+                  "nowhere: no such model");
+  expect_one_line(run({"generate", "--model", path("noise.safetensors"), "x"}), 1,
+                  "holds no Z-Image transformer");
+  const Result result = run({"generate", "--model", file, "--base", path("model"), "x", "--size",
+                             "16x16", "--steps", "1", "-o", path("x.png")});
+  EXPECT_EQ(result.code, 0) << result.err;
+}
+
+TEST_F(CliGenerate, BenchBlockReportsARatioPerPrecision) {
+  const Result result = run({"bench", "block", "--dim", "384", "--tokens", "64", "--runs", "1",
+                             "--precision", "bf16,nvfp4", "--json", "--profile"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const json first = json::parse(result.out.substr(0, result.out.find('\n')));
+  const json second = json::parse(result.out.substr(result.out.find('\n') + 1));
+  EXPECT_EQ(first["precision"], "bf16");
+  EXPECT_EQ(second["precision"], "nvfp4");
+  EXPECT_GT(second["ratio"].get<double>(), 0);
+  EXPECT_GT(second["profile"]["linear"].get<double>(), 0.1);
+  EXPECT_LT(second["weight_bytes"].get<int64_t>(), first["weight_bytes"].get<int64_t>() / 2);
+  expect_one_line(run({"bench", "block", "--dim", "400"}), 2, "--dim: 400 is no multiple of 384");
+  expect_one_line(run({"bench", "block", "--device", "cuda"}), 1, "computes on the CPU");
 }
 
 TEST_F(CliGenerate, BadInputIsOneLine) {

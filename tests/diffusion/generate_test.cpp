@@ -10,6 +10,7 @@
 #include "halftone/io/safetensors_writer.h"
 #include "halftone/io/tokenizer.h"
 #include "halftone/models/zimage/model.h"
+#include "halftone/quantize/quantize_file.h"
 #include "tests/support/errors.h"
 #include "tests/support/procedural.h"
 #include "tests/support/run_graph.h"
@@ -106,6 +107,158 @@ TEST_F(Pipeline, APictureDoesNotDependOnItsBatch) {
   const auto alone = generate(*model, schedule_, request_, kSilent);
   EXPECT_EQ(floats(alone.latents), floats(together.latents.rows(2, 3)));
   EXPECT_NE(floats(alone.latents), floats(together.latents.rows(1, 2)));
+}
+
+// Latents in this precision, each from a model of its own.
+std::vector<float> latents_of(DiffusionModel& model, const FlowMatchConfig& schedule,
+                              const GenerateRequest& request) {
+  return floats(generate(model, schedule, request, kSilent).latents);
+}
+
+TEST_F(Pipeline, EveryPrecisionRunsAndIsInvariantToTheBatch) {
+  open("guided");
+  request_.noise.reset();
+  request_.count = request_.batch = 2;
+  const auto exact = latents_of(*load(), schedule_, request_);
+  for (const Format& format : {formats::fp8, formats::fp8_tensor, formats::mxfp8, formats::nvfp4}) {
+    options_.format = format;
+    options_.activations = DType::kBF16;
+    const auto model = load();
+    EXPECT_EQ(model->load_report().formats,
+              (std::map<std::string, int>{{std::string(format.name), 7 * 4}}));
+    request_.batch = 2;
+    const auto together = latents_of(*model, schedule_, request_);
+    request_.batch = 1;
+    EXPECT_EQ(latents_of(*model, schedule_, request_), together) << format.name;
+    const double error = relative_error(together, exact);
+    EXPECT_GT(error, 0.003) << format.name;
+    EXPECT_LT(error, 0.5) << format.name;
+  }
+}
+
+TEST_F(Pipeline, AQuantizedCheckpointRunsAsStored) {
+  open("guided");
+  const fs::path folder = folder_ / "transformer";
+  const fs::path file = folder / "diffusion_pytorch_model.safetensors";
+  FileQuantizeOptions how;
+  how.include = {"layers.*", "noise_refiner.*", "context_refiner.*"};
+  how.exclude = {"*adaLN*"};
+  for (const Format& format : {formats::fp8, formats::mxfp8, formats::nvfp4}) {
+    options_ = {};
+    options_.format = format;
+    options_.activations = DType::kBF16;
+    const auto on_loading = latents_of(*load(), schedule_, request_);
+    how.format = format;
+    fs::rename(file, dir_ / "original.safetensors");
+    quantize_file(dir_ / "original.safetensors", file, how, cpu_kernels(), {2}, kSilent);
+    options_ = {};
+    options_.automatic = true;
+    const auto model = load();
+    EXPECT_TRUE(model->load_report().stored);
+    EXPECT_EQ(model->plan({1, 16, 8, 12}, 1, {}).owned_weights, 0) << "read in place";
+    EXPECT_EQ(latents_of(*model, schedule_, request_), on_loading) << format.name;
+    // In fp32 the weights are what their codes stand for, and activations are not rounded.
+    options_ = {};
+    options_.quantize_activations = false;
+    const auto weights_only = latents_of(*load(), schedule_, request_);
+    EXPECT_NE(weights_only, on_loading);
+    EXPECT_LT(relative_error(weights_only, on_loading), 0.3);
+    fs::rename(dir_ / "original.safetensors", file);
+  }
+}
+
+// The transformer as single files have it: q, k and v as one tensor, other names, a prefix.
+void write_single_file(const fs::path& from, const fs::path& to, const std::string& prefix) {
+  const SafetensorsFile whole(from);
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  const auto renamed = [&](std::string name) {
+    for (const auto& [old, fresh] :
+         {std::pair<std::string, std::string>{"all_x_embedder.2-1.", "x_embedder."},
+          {"all_final_layer.2-1.", "final_layer."},
+          {"to_out.0.", "out."},
+          {"norm_q.", "q_norm."},
+          {"norm_k.", "k_norm."}}) {
+      if (const size_t at = name.find(old); at != std::string::npos) {
+        name.replace(at, old.size(), fresh);
+      }
+    }
+    return prefix + name;
+  };
+  for (const TensorEntry& entry : whole.tensors()) {
+    const size_t at = entry.name.find("to_q.weight");
+    if (entry.name.find("to_k.") != std::string::npos ||
+        entry.name.find("to_v.") != std::string::npos) {
+      continue;
+    }
+    if (at == std::string::npos) {
+      tensors.emplace_back(renamed(entry.name), whole.tensor(entry));
+      continue;
+    }
+    const std::string base = entry.name.substr(0, at);
+    Tensor fused = Tensor::empty(entry.dtype, {3 * entry.shape[0], entry.shape[1]});
+    auto out = fused.mutable_bytes().data();
+    for (const char* part : {"to_q.weight", "to_k.weight", "to_v.weight"}) {
+      const auto bytes = whole.tensor(*whole.find(base + part)).bytes();
+      out = std::copy(bytes.begin(), bytes.end(), out);
+    }
+    tensors.emplace_back(prefix + base + "qkv.weight", fused);
+  }
+  tensors.emplace_back(prefix + "norm_final.weight", Tensor::zeros(DType::kBF16, {4}));
+  write_safetensors(to, tensors);
+}
+
+TEST_F(Pipeline, ASingleFileGivesTheSameBitsAsTheFolder) {
+  open("guided");
+  const auto expected = latents_of(*load(), schedule_, request_);
+  const fs::path original = folder_ / "transformer" / "diffusion_pytorch_model.safetensors";
+  for (const char* prefix : {"", "model.diffusion_model."}) {
+    const fs::path file = dir_ / "single.safetensors";
+    write_single_file(original, file, prefix);
+    EXPECT_TRUE(zimage::is_zimage_file(file));
+    const auto model = zimage::load_model({folder_, file}, options_);
+    EXPECT_EQ(latents_of(*model, schedule_, request_), expected) << prefix;
+  }
+  EXPECT_FALSE(zimage::is_zimage_file(folder_ / "vae" / "diffusion_pytorch_model.safetensors"));
+  // Without a config next to it the rotation axes of odd heads are not known.
+  fs::remove(folder_ / "transformer" / "config.json");
+  EXPECT_THAT(
+      error_of([&] { zimage::load_model({folder_, dir_ / "single.safetensors"}, options_); }),
+      HasSubstr("need a transformer/config.json"));
+}
+
+TEST_F(Pipeline, WeightsWithNanAreNamedBeforeAnyWork) {
+  open("plain");
+  const fs::path file = folder_ / "vae" / "diffusion_pytorch_model.safetensors";
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  {
+    const SafetensorsFile whole(file);
+    for (const TensorEntry& entry : whole.tensors()) {
+      Tensor copy = Tensor::empty(entry.dtype, entry.shape);
+      const auto bytes = whole.tensor(entry).bytes();
+      std::copy(bytes.begin(), bytes.end(), copy.mutable_bytes().begin());
+      if (entry.name == "decoder.conv_in.weight") copy.mutable_as<bf16>()[5] = to_bf16(NAN);
+      tensors.emplace_back(entry.name, copy);
+    }
+  }
+  write_safetensors(file, tensors);
+  EXPECT_EQ(load_error(), file.string() + ": tensor 'decoder.conv_in.weight' holds NaN or Inf");
+}
+
+TEST_F(Pipeline, ANewStrengthBuildsNothingAgain) {
+  open("guided");
+  const std::string module = "transformer.layers.0.attention.to_q.";
+  const int64_t dim = case_["transformer"]["dim"];
+  write_safetensors(dir_ / "lora.safetensors",
+                    {{module + "lora_A.weight", test::procedural_weight("a", {4, dim})},
+                     {module + "lora_B.weight", test::procedural_weight("b", {dim, 4})}});
+  const auto plain = latents_of(*load(), schedule_, request_);
+  options_.loras = {{(dir_ / "lora.safetensors").string(), 1.0f}};
+  const auto model = load();
+  const auto full = latents_of(*model, schedule_, request_);
+  EXPECT_GT(relative_error(full, plain), 1e-3);
+  const float off[] = {0.0f};
+  model->set_lora_strengths(off);
+  EXPECT_LE(relative_error(latents_of(*model, schedule_, request_), plain), 1e-5);
 }
 
 TEST_F(Pipeline, BadRequestsAreRefusedBeforeAnyWork) {

@@ -3,9 +3,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include "halftone/graph/catalogue.h"
 #include "halftone/io/json.h"
 #include "halftone/io/safetensors_file.h"
+#include "halftone/models/weights.h"
+#include "halftone/models/zimage/names.h"
 #include "halftone/models/zimage/transformer.h"
+#include "halftone/passes/fuse.h"
+#include "halftone/passes/lower.h"
 #include "tests/support/errors.h"
 #include "tests/support/procedural.h"
 #include "tests/support/run_graph.h"
@@ -100,6 +105,61 @@ TEST_P(Golden, Bf16IsNoWorseThanDiffusersInBf16) {
       relative_error(floats(program.run(inputs_).at("sample")), expected("sample"));
   EXPECT_LE(error, 1.25 * bf16_error_);
   EXPECT_GE(error, 0.1 * bf16_error_);  // it did round
+}
+
+// Which precision, and the relative error of the model's output that it costs.
+struct PrecisionBand {
+  Format format;
+  double least, most;
+};
+
+TEST_P(Golden, PrecisionsCostWhatTheyShouldAndNotLess) {
+  const PrecisionBand bands[] = {{formats::fp8, 0.015, 0.12},
+                                 {formats::fp8_tensor, 0.015, 0.12},
+                                 {formats::mxfp8, 0.015, 0.12},
+                                 {formats::nvfp4, 0.06, 0.45}};
+  const auto exact = expected("sample");
+  for (const auto& [format, least, most] : bands) {
+    const auto graph = build_transformer(config_, shape_, {DType::kBF16, false});
+    const auto quantized = quantize_linears(*graph, default_recipe(format));
+    // All linears of blocks, and nothing else.
+    const auto blocks = static_cast<size_t>(config_.layers + 2 * config_.refiner_layers);
+    EXPECT_EQ(quantized.report.converted.size(), 7 * blocks);
+    for (const auto& kept : quantized.report.kept) {
+      EXPECT_FALSE(kept.unsupported) << kept.weight;
+      EXPECT_NE(kept.reason, "not selected by the recipe") << kept.weight;
+    }
+    Weights weights = test::procedural_weights(*graph);
+    quantize_weights(weights, quantized.report, cpu_kernels(), {2});
+    const auto lowered = lower(*quantized.graph);
+    const auto run = [&](const std::shared_ptr<Graph>& g) {
+      return floats(Program(g, weights, cpu_kernels(), {2}).run(inputs_).at("sample"));
+    };
+    const auto sample = run(lowered);
+    const double error = relative_error(sample, exact);
+    EXPECT_GE(error, least) << format.name;
+    EXPECT_LE(error, most) << format.name;
+    EXPECT_EQ(run(fuse(*lowered)), sample) << format.name << ": compiled and not differ";
+  }
+}
+
+TEST_P(Golden, CompiledGivesTheSameBits) {
+  for (const DType activations : {DType::kF32, DType::kBF16}) {
+    const auto graph = build_transformer(config_, shape_, {activations, true});
+    const auto weights = test::procedural_weights(*graph);
+    const auto apart = Program(graph, weights, cpu_kernels(), {2}).run(inputs_);
+    const auto fused_graph = fuse(*graph);
+    for (const Node& node : fused_graph->nodes()) {
+      // Alone stand the SwiGLU between two products, the first norm of an unmodulated sequence, and
+      // what prepares modulation, which is one row per picture.
+      const bool row_op = node.op == Op::kRope || node.op == Op::kAdd || node.op == Op::kMul;
+      EXPECT_FALSE(row_op && node.region >= 0) << op_info(node.op).name;
+    }
+    Program fused(fused_graph, weights, cpu_kernels(), {2});
+    for (const auto& [name, tensor] : fused.run(inputs_)) {
+      EXPECT_EQ(floats(tensor), floats(apart.at(name))) << name;
+    }
+  }
 }
 
 // The error of u g or g v, u and v uniform in [-1, 1), relative to what such a product of a matrix

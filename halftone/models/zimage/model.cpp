@@ -81,9 +81,10 @@ class Model final : public DiffusionModel {
     for (const Component* part : {&text_, &transformer_, &vae_}) part->add_weights(memory);
     const auto consider = [&](const Program& program) {
       const MemoryUse& use = program.memory();
-      if (use.arena + use.workspace > memory.arena + memory.workspace) {
+      if (use.working() > memory.arena + memory.workspace + memory.borders) {
         memory.arena = use.arena;
         memory.workspace = use.workspace;
+        memory.borders = use.borders;
       }
     };
     TransformerShape shape{rows, latents[2], latents[3], 0};

@@ -1,0 +1,132 @@
+// Peak memory is what the plan says: within 5% of what an allocator hook sees, and of what the
+// process grows by, files aside. A process of its own, because the hook is global.
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
+#include <new>
+
+#include "halftone/diffusion/generate.h"
+#include "halftone/io/json.h"
+#include "halftone/models/zimage/model.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_zimage.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define HALFTONE_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define HALFTONE_SANITIZED 1
+#endif
+#endif
+
+namespace {
+
+std::atomic<int64_t> in_use{0}, most_in_use{0};
+
+void* counted(void* block) {
+  if (block == nullptr) throw std::bad_alloc();
+  const int64_t now = in_use += static_cast<int64_t>(::malloc_usable_size(block));
+  int64_t most = most_in_use;
+  while (now > most && !most_in_use.compare_exchange_weak(most, now)) {
+  }
+  return block;
+}
+void* allocate(size_t size, size_t alignment) {
+  const size_t rounded = (std::max<size_t>(size, 1) + alignment - 1) / alignment * alignment;
+  return counted(std::aligned_alloc(alignment, rounded));
+}
+void release(void* block) {
+  if (block == nullptr) return;
+  in_use -= static_cast<int64_t>(::malloc_usable_size(block));
+  std::free(block);
+}
+
+}  // namespace
+
+void* operator new(size_t size) { return allocate(size, alignof(std::max_align_t)); }
+void* operator new[](size_t size) { return allocate(size, alignof(std::max_align_t)); }
+void* operator new(size_t size, std::align_val_t a) {
+  return allocate(size, static_cast<size_t>(a));
+}
+void* operator new(size_t size, std::align_val_t a, const std::nothrow_t&) noexcept {
+  return allocate(size, static_cast<size_t>(a));
+}
+void operator delete(void* block) noexcept { release(block); }
+void operator delete[](void* block) noexcept { release(block); }
+void operator delete(void* block, size_t) noexcept { release(block); }
+void operator delete[](void* block, size_t) noexcept { release(block); }
+void operator delete(void* block, std::align_val_t) noexcept { release(block); }
+void operator delete(void* block, size_t, std::align_val_t) noexcept { release(block); }
+void operator delete(void* block, std::align_val_t, const std::nothrow_t&) noexcept {
+  release(block);
+}
+
+namespace halftone {
+namespace {
+
+// Resident memory that belongs to no file.
+int64_t anonymous_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssAnon:")) return std::stoll(line.substr(8)) * 1024;
+  }
+  return 0;
+}
+
+TEST(Memory, PeakIsWhatWasPlanned) {
+  const test::TempDir dir;
+  const std::filesystem::path data = HALFTONE_TEST_DATA;
+  // Large enough that what is not planned (latents, tables, the tokenizer) is far below 5%.
+  const auto description = nlohmann::json::parse(R"({
+    "transformer": {"dim": 768, "n_heads": 6, "axes_dims": [32, 48, 48], "n_layers": 2,
+      "n_refiner_layers": 1, "cap_feat_dim": 64, "axes_lens": [512, 256, 256]},
+    "text_encoder": {"vocab_size": 2000, "hidden_size": 64, "intermediate_size": 128,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16},
+    "vae": {"block_out_channels": [32, 64], "latent_channels": 16, "layers_per_block": 1,
+      "norm_num_groups": 8, "use_quant_conv": false, "use_post_quant_conv": false,
+      "mid_block_add_attention": false, "scaling_factor": 0.5, "shift_factor": 0.1},
+    "scheduler": {"shift": 3.0}})");
+  test::write_zimage_folder(dir / "model", description, data / "tokenizer" / "tokenizer.json");
+
+  for (const char* precision : {"fp32", "bf16", "fp8", "nvfp4"}) {
+    LoadOptions options;
+    const Format format = *find_format(precision);
+    options.activations = format == formats::fp32 ? DType::kF32 : DType::kBF16;
+    if (format.quantized()) options.format = format;
+    options.kernels = &cpu_kernels();
+    options.stream = {2};
+    GenerateRequest request;
+    request.prompt = "a";
+    request.width = request.height = 16;
+    request.steps = 1;
+    request.guidance = 2;
+    const auto silent = [](const Progress&) {};
+    // Threads and oneDNN's generated code come once per process.
+    generate(*zimage::load_model({dir / "model", {}}, options), {}, request, silent);
+    request.width = request.height = 160;
+
+    ::malloc_trim(0);  // what earlier rounds freed is not to be taken for memory that is in use
+    const int64_t heap_before = in_use, resident_before = anonymous_bytes();
+    const auto model = zimage::load_model({dir / "model", {}}, options);
+    const ModelMemory planned = plan_generate(*model, request);
+    EXPECT_GT(planned.peak(), 64 << 20) << precision;
+    most_in_use = in_use.load();
+    int64_t resident = 0;
+    generate(*model, {}, request,
+             [&](const Progress&) { resident = std::max(resident, anonymous_bytes()); });
+    resident = std::max(resident, anonymous_bytes());
+    const auto measured = static_cast<double>(most_in_use - heap_before);
+    const auto expected = static_cast<double>(planned.peak());
+    EXPECT_NEAR(measured, expected, 0.05 * expected) << precision;
+#if !defined(HALFTONE_SANITIZED)
+    EXPECT_NEAR(static_cast<double>(resident - resident_before), expected, 0.05 * expected)
+        << precision;
+#endif
+  }
+}
+
+}  // namespace
+}  // namespace halftone
