@@ -48,6 +48,7 @@ int run(int argc, const char* const* argv, const Context& context) {
   add_info(app, context);
   add_inspect(app, context);
   add_quantize(app, context);
+  add_sheet(app, context);
   try {
     app.parse(argc, argv);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {

@@ -12,13 +12,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
-ordered_json to_json(const Choice& choice) {
-  return {{"asked", choice.asked}, {"used", choice.used}, {"how", choice.how}, {"why", choice.why}};
-}
-
 ordered_json precision_json(const GenerateOutcome& outcome) {
-  ordered_json json = to_json(outcome.precision);
-  const LoadReport& report = outcome.load_report;
+  ordered_json json = to_json(outcome.loaded.precision);
+  const LoadReport& report = outcome.loaded.model->load_report();
   json["linears"] = report.formats;
   json["kept"] = ordered_json::array();
   for (const auto& kept : report.quantized.kept) {
@@ -29,10 +25,10 @@ ordered_json precision_json(const GenerateOutcome& outcome) {
 
 ordered_json loras_json(const GenerateOutcome& outcome) {
   ordered_json list = ordered_json::array();
-  for (size_t i = 0; i < outcome.loras.size(); ++i) {
-    const LoraReport& report = outcome.load_report.loras[i];
+  for (size_t i = 0; i < outcome.loaded.loras.size(); ++i) {
+    const LoraReport& report = outcome.loaded.model->load_report().loras[i];
     list.push_back({{"file", report.file},
-                    {"strength", outcome.loras[i].strength},
+                    {"strength", outcome.loaded.loras[i].strength},
                     {"matched", report.matched},
                     {"unmatched", report.unmatched}});
   }
@@ -48,10 +44,10 @@ PngText png_text(const GenerateOptions& options, const GenerateOutcome& outcome,
                   {"seed", std::to_string(options.seed + static_cast<uint64_t>(index))},
                   {"steps", std::to_string(options.steps)},
                   {"guidance", fmt::format("{}", options.guidance)},
-                  {"precision_asked", outcome.precision.asked},
-                  {"precision_used", outcome.precision.used},
+                  {"precision_asked", outcome.loaded.precision.asked},
+                  {"precision_used", outcome.loaded.precision.used},
                   {"model_hash", outcome.hash}};
-  for (const LoraChoice& lora : outcome.loras) {
+  for (const LoraChoice& lora : outcome.loaded.loras) {
     const std::string name = std::filesystem::path(lora.file).filename().string();
     text.emplace_back("lora", fmt::format("{}:{}", name, lora.strength));
   }
@@ -60,8 +56,8 @@ PngText png_text(const GenerateOptions& options, const GenerateOutcome& outcome,
 
 ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outcome) {
   const auto& seconds = outcome.result.seconds;
-  ordered_json out = {{"model", options.model},
-                      {"family", outcome.family},
+  ordered_json out = {{"model", outcome.loaded.path},
+                      {"family", outcome.loaded.model->family()},
                       {"model_hash", outcome.hash},
                       {"prompt", options.prompt},
                       {"negative", options.negative},
@@ -70,12 +66,12 @@ ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outc
                       {"steps", options.steps},
                       {"guidance", options.guidance},
                       {"precision", precision_json(outcome)},
-                      {"compile", to_json(outcome.compile)},
-                      {"device", to_json(outcome.device)},
+                      {"compile", to_json(outcome.loaded.compile)},
+                      {"device", to_json(outcome.loaded.device)},
                       {"loras", loras_json(outcome)},
-                      {"fallbacks", outcome.fallbacks},
+                      {"fallbacks", outcome.loaded.fallbacks},
                       {"seconds",
-                       {{"load", outcome.load},
+                       {{"load", outcome.loaded.seconds},
                         {"text", seconds.text},
                         {"denoise", seconds.denoise},
                         {"decode", seconds.decode},
@@ -107,15 +103,18 @@ void print_plan(const ModelMemory& memory) {
 void print_summary(const GenerateOptions& options, const GenerateOutcome& outcome) {
   const auto& seconds = outcome.result.seconds;
   for (const auto& file : outcome.files) fmt::print("{}\n", file.string());
-  fmt::print("  {} at {}, {} steps, guidance {}, seed {}, {} ({}) on {}\n", outcome.family,
-             options.size, options.steps, options.guidance, options.seed, outcome.precision.used,
-             outcome.precision.how, outcome.device.used);
-  if (!outcome.load_report.formats.empty()) fmt::print("  {}\n", outcome.precision.why);
-  for (const std::string& fallback : outcome.fallbacks) fmt::print("  fallback: {}\n", fallback);
+  fmt::print("  {} at {}, {} steps, guidance {}, seed {}, {} ({}) on {}\n",
+             outcome.loaded.model->family(), options.size, options.steps, options.guidance,
+             options.seed, outcome.loaded.precision.used, outcome.loaded.precision.how,
+             outcome.loaded.device.used);
+  if (!outcome.loaded.model->load_report().formats.empty())
+    fmt::print("  {}\n", outcome.loaded.precision.why);
+  for (const std::string& fallback : outcome.loaded.fallbacks)
+    fmt::print("  fallback: {}\n", fallback);
   const int batches = (options.count + options.batch - 1) / options.batch;
   const double steps = static_cast<double>(options.steps) * batches;
   fmt::print("  load {}, text {}, denoise {} ({:.2f} steps/s), decode {}\n",
-             human_seconds(outcome.load), human_seconds(seconds.text),
+             human_seconds(outcome.loaded.seconds), human_seconds(seconds.text),
              human_seconds(seconds.denoise), steps / (seconds.denoise + 1e-9),
              human_seconds(seconds.decode));
 }

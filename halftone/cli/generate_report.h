@@ -6,38 +6,29 @@
 #include <string>
 #include <vector>
 
-#include "halftone/diffusion/generate.h"
+#include "halftone/cli/model_options.h"
 #include "halftone/io/png.h"
 
 namespace halftone::cli {
 
 struct GenerateOptions {
-  std::string model, base, prompt, negative, size = "1024x1024";
-  std::string precision = "auto", compile = "auto", device = "auto", max_memory;
+  ModelOptions model;
+  std::string prompt, negative, size;  // an empty size is the model's
   std::string noise, save_latents, output;
-  std::vector<std::string> loras;
-  int steps = 8, count = 1, batch = 1, threads = 0;
-  float guidance = 0;
+  int steps = 0, count = 1, batch = 1;  // 0 steps: the model's
+  float guidance = -1;                  // negative: the model's
   uint64_t seed = 0;
-  bool json = false, strict = false;
-};
-
-// What was asked for, what ran, and why.
-struct Choice {
-  std::string asked, used, how, why;
+  bool json = false;
 };
 
 struct GenerateOutcome {
+  LoadedModel loaded;
   GenerateResult result;
   std::vector<std::filesystem::path> files;
-  std::string family, hash;
-  Choice precision, compile, device;
-  std::vector<LoraChoice> loras;
-  LoadReport load_report;
-  std::vector<std::string> fallbacks;  // one line each
+  std::string hash;
   ModelMemory planned;
   int64_t measured = 0;
-  double load = 0, total = 0;
+  double total = 0;
 };
 
 PngText png_text(const GenerateOptions& options, const GenerateOutcome& outcome, int index);

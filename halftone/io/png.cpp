@@ -26,6 +26,8 @@ using File = std::unique_ptr<std::FILE, CloseFile>;
 }
 void on_warning(png_structp, png_const_charp) {}
 
+}  // namespace
+
 std::vector<uint8_t> to_rgb(const Tensor& image) {
   const int64_t height = image.shape()[1], width = image.shape()[2];
   const auto values = image.as<float>();
@@ -40,15 +42,16 @@ std::vector<uint8_t> to_rgb(const Tensor& image) {
   return rgb;
 }
 
-}  // namespace
-
 void write_png(const std::filesystem::path& path, const Tensor& image, const PngText& text) {
   HT_ASSERT(image.shape().rank() == 3 && image.shape()[0] == 3 && image.dtype() == DType::kF32);
+  write_png(path, {image.shape()[2], image.shape()[1], to_rgb(image), text});
+}
+
+void write_png(const std::filesystem::path& path, const PngImage& image) {
   std::string name = path.string();
   const std::string temporary = fmt::format("{}.{}.tmp", name, ::getpid());
-  const auto width = static_cast<png_uint_32>(image.shape()[2]);
-  const auto height = static_cast<png_uint_32>(image.shape()[1]);
-  const std::vector<uint8_t> rgb = to_rgb(image);
+  const auto width = static_cast<png_uint_32>(image.width);
+  const auto height = static_cast<png_uint_32>(image.height);
   try {
     const File file(std::fopen(temporary.c_str(), "wb"));
     if (!file) throw Error(ErrorCode::kIo, name, "{}", std::strerror(errno));
@@ -60,7 +63,7 @@ void write_png(const std::filesystem::path& path, const Tensor& image, const Png
     png_set_IHDR(png, info, width, height, 8, PNG_COLOR_TYPE_RGB, PNG_INTERLACE_NONE,
                  PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
     std::vector<png_text> chunks;
-    for (const auto& [key, value] : text) {
+    for (const auto& [key, value] : image.text) {
       png_text chunk{};
       chunk.compression = PNG_ITXT_COMPRESSION_NONE;
       chunk.key = const_cast<char*>(key.c_str());
@@ -70,7 +73,9 @@ void write_png(const std::filesystem::path& path, const Tensor& image, const Png
     }
     png_set_text(png, info, chunks.data(), static_cast<int>(chunks.size()));
     png_write_info(png, info);
-    for (png_uint_32 r = 0; r < height; ++r) png_write_row(png, rgb.data() + size_t{r} * width * 3);
+    for (png_uint_32 r = 0; r < height; ++r) {
+      png_write_row(png, image.rgb.data() + size_t{r} * width * 3);
+    }
     png_write_end(png, info);
     if (std::fflush(file.get()) != 0 || ::fsync(::fileno(file.get())) != 0) {
       throw Error(ErrorCode::kIo, name, "{}", std::strerror(errno));

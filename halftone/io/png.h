@@ -12,15 +12,18 @@ namespace halftone {
 
 using PngText = std::vector<std::pair<std::string, std::string>>;  // key, UTF-8 value
 
-// image F32 [3, H, W], -1 to 1; what lies outside is cut off. Written under a temporary name and
-// renamed when complete.
-void write_png(const std::filesystem::path& path, const Tensor& image, const PngText& text);
-
 struct PngImage {
   int64_t width = 0, height = 0;
   std::vector<uint8_t> rgb;  // [H, W, 3]
   PngText text;
 };
+
+// Written under a temporary name and renamed when complete.
+void write_png(const std::filesystem::path& path, const PngImage& image);
+// image F32 [3, H, W], -1 to 1; what lies outside is cut off.
+void write_png(const std::filesystem::path& path, const Tensor& image, const PngText& text);
+
+std::vector<uint8_t> to_rgb(const Tensor& image);  // F32 [3, H, W] to [H, W, 3]
 PngImage read_png(const std::filesystem::path& path);
 
 }  // namespace halftone

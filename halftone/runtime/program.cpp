@@ -90,6 +90,7 @@ int64_t byte_size_of(const Weight& weight) {
 }
 
 std::byte* Arena::reserve(int64_t bytes) {
+  bytes = std::max(bytes, expected_);
   if (bytes > memory_.byte_size()) {
     memory_ = Tensor();  // before the new one, not beside it
     memory_ = Tensor::empty(DType::kU8, {bytes});

@@ -2,6 +2,7 @@
 // many programs (resolutions, batches, training) use one copy.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -36,9 +37,11 @@ class Arena {
  public:
   // At least this much, kept from then on; what was there before is lost.
   std::byte* reserve(int64_t bytes);
-  int64_t bytes() const { return memory_.byte_size(); }
+  // The first reservation will be of this much: growing step by step would leave holes.
+  void expect(int64_t bytes) { expected_ = std::max(expected_, bytes); }
 
  private:
+  int64_t expected_ = 0;
   Tensor memory_;
 };
 

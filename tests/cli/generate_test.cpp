@@ -206,7 +206,6 @@ TEST_F(CliGenerate, BadInputIsOneLine) {
   expect_one_line(run({"generate", "--model", path("none"), "x"}), 1, "none: no such model");
   expect_one_line(run({"generate", "--model", dir_.path().string(), "x"}), 1,
                   "is not a known family");
-  expect_one_line(run({"generate", "x"}), 2, "--model is required");
   expect_one_line(run({"generate", "--model", path("model")}), 2, "prompt is required");
   expect_one_line(run({"generate", "--model", path("model"), "x", "--size", "25x16"}), 2,
                   "--size: 25x16 is not allowed");

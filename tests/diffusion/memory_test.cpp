@@ -79,19 +79,20 @@ int64_t anonymous_bytes() {
 TEST(Memory, PeakIsWhatWasPlanned) {
   const test::TempDir dir;
   const std::filesystem::path data = HALFTONE_TEST_DATA;
-  // Large enough that what is not planned (latents, tables, the tokenizer) is far below 5%.
+  // Large enough that what is not planned (the tokenizer, what oneDNN packs operands into: about
+  // 10 MiB) is far below 5%.
   const auto description = nlohmann::json::parse(R"({
-    "transformer": {"dim": 768, "n_heads": 6, "axes_dims": [32, 48, 48], "n_layers": 2,
+    "transformer": {"dim": 384, "n_heads": 3, "axes_dims": [32, 48, 48], "n_layers": 1,
       "n_refiner_layers": 1, "cap_feat_dim": 64, "axes_lens": [512, 256, 256]},
     "text_encoder": {"vocab_size": 2000, "hidden_size": 64, "intermediate_size": 128,
       "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16},
-    "vae": {"block_out_channels": [32, 64], "latent_channels": 16, "layers_per_block": 1,
-      "norm_num_groups": 8, "use_quant_conv": false, "use_post_quant_conv": false,
+    "vae": {"block_out_channels": [128, 32, 32], "latent_channels": 16, "layers_per_block": 1,
+      "norm_num_groups": 32, "use_quant_conv": false, "use_post_quant_conv": false,
       "mid_block_add_attention": false, "scaling_factor": 0.5, "shift_factor": 0.1},
     "scheduler": {"shift": 3.0}})");
   test::write_zimage_folder(dir / "model", description, data / "tokenizer" / "tokenizer.json");
 
-  for (const char* precision : {"fp32", "bf16", "fp8", "nvfp4"}) {
+  for (const char* precision : {"fp32", "nvfp4"}) {
     LoadOptions options;
     const Format format = *find_format(precision);
     options.activations = format == formats::fp32 ? DType::kF32 : DType::kBF16;
@@ -102,17 +103,16 @@ TEST(Memory, PeakIsWhatWasPlanned) {
     request.prompt = "a";
     request.width = request.height = 16;
     request.steps = 1;
-    request.guidance = 2;
     const auto silent = [](const Progress&) {};
     // Threads and oneDNN's generated code come once per process.
     generate(*zimage::load_model({dir / "model", {}}, options), {}, request, silent);
-    request.width = request.height = 160;
+    request.width = request.height = 320;
 
     ::malloc_trim(0);  // what earlier rounds freed is not to be taken for memory that is in use
     const int64_t heap_before = in_use, resident_before = anonymous_bytes();
     const auto model = zimage::load_model({dir / "model", {}}, options);
     const ModelMemory planned = plan_generate(*model, request);
-    EXPECT_GT(planned.peak(), 64 << 20) << precision;
+    EXPECT_GT(planned.peak(), 200 << 20) << precision;
     most_in_use = in_use.load();
     int64_t resident = 0;
     generate(*model, {}, request,

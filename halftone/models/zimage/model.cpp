@@ -95,6 +95,7 @@ class Model final : public DiffusionModel {
     }
     consider(transformer_program(shape));
     consider(vae_program({1, latents[1], latents[2], latents[3]}));
+    arena_->expect(memory.arena + memory.workspace);
     return memory;
   }
 
@@ -169,7 +170,7 @@ class Model final : public DiffusionModel {
     });
   }
 
-  std::shared_ptr<Graph> compiled(std::shared_ptr<Graph> graph) const {
+  std::shared_ptr<Graph> compiled(const std::shared_ptr<Graph>& graph) const {
     return options_.compile ? fuse(*graph) : graph;
   }
 

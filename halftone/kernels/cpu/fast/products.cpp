@@ -21,12 +21,14 @@ namespace {
 // has one) take the other way however many items share the batch.
 constexpr int64_t kFewRows = 16;
 
+constexpr int64_t kRowsAtATime = 1024;
+
 bool plain(const ConstView& x) { return x.dtype == DType::kF32 && x.format == nullptr; }
 bool per_block(const ConstView& x) { return x.format->span == ScaleSpan::kBlock; }
 
 // Rows of b that are decoded at a time: large enough that packing the other operand again for each
 // panel costs little, small enough that panel and result stay in the second-level caches.
-int64_t panel_rows(int64_t rows) { return std::min<int64_t>(rows, 512); }
+int64_t panel_rows(int64_t rows) { return std::min<int64_t>(rows, 1024); }
 
 // Rows [first, first + count) of a matrix as float. Of a quantized one: what codes and block scales
 // stand for, exactly; other scales are left to the caller. `ones` holds as many ones as rows.
@@ -109,12 +111,23 @@ class PanelProduct {
       }
       float* y = direct ? static_cast<float*>(args_.y.data) + first : results;
       const int64_t stride = direct ? n_ : count;
-      few_ ? dots(b, count, y, stride) : gemm({m_, count, k_, a_, k_, b, k_, y, stride});
+      few_ ? dots(b, count, y, stride) : products(b, count, y, stride);
       finish(first, count, y, stride);
     }
   }
 
  private:
+  // Whole items at a time, about a thousand rows: oneDNN packs operands into memory of its own, as
+  // much as the product is large, and that memory is not ours to plan.
+  void products(const float* b, int64_t count, float* y, int64_t stride) const {
+    const int64_t item = args_.rows_per_item > 0 ? args_.rows_per_item : m_;
+    const int64_t rows = std::max<int64_t>(1, kRowsAtATime / item) * item;
+    for (int64_t first = 0; first < m_; first += rows) {
+      const int64_t some = std::min(rows, m_ - first);
+      gemm({some, count, k_, a_ + first * k_, k_, b, k_, y + first * stride, stride});
+    }
+  }
+
   // Each product alone, in a fixed order.
   void dots(const float* b, int64_t count, float* y, int64_t stride) const {
     for_rows(stream_, count, k_ * m_, [&](int64_t begin, int64_t end) {

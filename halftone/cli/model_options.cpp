@@ -1,0 +1,304 @@
+#include "halftone/cli/model_options.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "halftone/base/error.h"
+#include "halftone/base/files.h"
+#include "halftone/base/text.h"
+#include "halftone/base/threads.h"
+#include "halftone/io/json.h"
+#include "halftone/models/config_reader.h"
+#include "halftone/models/zimage/model.h"
+#include "halftone/runtime/devices.h"
+
+namespace halftone::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+Choice choose_device(const std::string& asked) {
+  if (asked == "auto" || asked == "cpu") return {asked, "cpu", "native", ""};
+  return {asked, "cpu", "fallback", "this version computes on the CPU"};
+}
+
+Choice choose_compile(const std::string& asked) {
+  if (asked == "off") return {asked, "off", "native", "node by node"};
+  return {asked, "on", "native", "operations on rows are fused"};
+}
+
+// What the loader is asked for.
+void set_precision(const std::string& asked, LoadOptions& load) {
+  load.automatic = asked == "auto";
+  load.activations = asked == "auto" || asked == "fp32" ? DType::kF32 : DType::kBF16;
+  const Format format = find_format(asked).value_or(formats::fp32);
+  if (format.quantized()) load.format = format;
+  load.quantize_activations = load.automatic || format.quantized();
+}
+
+// "nvfp4", or "fp8 and nvfp4".
+std::string names_of(const std::map<std::string, int>& formats) {
+  std::string out;
+  for (const auto& [name, count] : formats) out += (out.empty() ? "" : " and ") + name;
+  return out;
+}
+
+// What became of it.
+Choice chosen_precision(const std::string& asked, const LoadReport& report) {
+  const auto support = [](const Format& format) { return format_support(cpu_device(), format); };
+  const bool quantizes = asked != "fp32" && asked != "bf16";
+  if (report.formats.empty() || !quantizes) {
+    const Format format = asked == "bf16" ? formats::bf16 : formats::fp32;
+    const FormatSupport how = support(format);
+    Choice choice{asked, std::string(format.name), std::string(to_string(how.support)),
+                  std::string(how.why)};
+    if (report.stored) choice.why += ", weights stored as " + names_of(report.formats);
+    return choice;
+  }
+  const std::string used = names_of(report.formats);
+  int linears = 0;
+  bool per_picture = false;
+  for (const auto& [name, count] : report.formats) {
+    const Format format = find_format(name).value_or(formats::fp8);
+    per_picture |= format.span == ScaleSpan::kTensor || format.global_scale;
+    linears += count;
+  }
+  const FormatSupport how = support(*find_format(report.formats.begin()->first));
+  Choice choice{asked, used, std::string(to_string(how.support)),
+                fmt::format("{} linears of the blocks in {}: {}", linears, used, how.why)};
+  if (report.stored) choice.why += "; weights as stored";
+  if (per_picture) choice.why += "; activations scaled per picture, without calibration";
+  if (asked != "auto" && asked != used) {
+    choice.how = "fallback";
+    choice.why = fmt::format("the checkpoint's weights are stored as {}", used);
+  }
+  return choice;
+}
+
+// Everything that ran in another way than asked for.
+std::vector<std::string> fallbacks_of(const LoadedModel& loaded, const LoadReport& report) {
+  std::vector<std::string> lines;
+  for (const Choice* choice : {&loaded.device, &loaded.precision}) {
+    if (choice->how == "fallback") {
+      lines.push_back(
+          fmt::format("{} instead of {}: {}", choice->used, choice->asked, choice->why));
+    }
+  }
+  for (const auto& kept : report.quantized.kept) {
+    if (kept.unsupported) {
+      lines.push_back(fmt::format("'{}' stays in high precision: {}", kept.weight, kept.reason));
+    }
+  }
+  for (const LoraReport& lora : report.loras) {
+    if (lora.unmatched.empty()) continue;
+    std::string names;
+    for (const std::string& key : lora.unmatched) {
+      names += (names.empty() ? "'" : ", '") + printable(key) + "'";
+    }
+    lines.push_back(fmt::format("{}: {} of its tensors match nothing in the model: {}", lora.file,
+                                lora.unmatched.size(), names));
+  }
+  return lines;
+}
+
+// "style.safetensors:0.8"; a number after the last colon is the strength.
+LoraChoice parse_lora(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos || path_exists(text)) return {text, 1.0f};
+  const std::string number = text.substr(colon + 1);
+  char* end = nullptr;
+  const float strength = std::strtof(number.c_str(), &end);
+  if (number.empty() || *end != '\0' || !std::isfinite(strength)) {
+    throw Error(ErrorCode::kUsage, "--lora", "'{}' is not FILE or FILE:STRENGTH", printable(text));
+  }
+  return {text.substr(0, colon), strength};
+}
+
+// "2G", "512MiB" or a number of bytes.
+int64_t parse_bytes(const std::string& text) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  const std::string unit = end;
+  double factor = 0;
+  if (unit.empty() || unit == "B") factor = 1;
+  for (const auto& [letter, shift] : {std::pair{'K', 10}, {'M', 20}, {'G', 30}, {'T', 40}}) {
+    const std::string name(1, letter);
+    if (unit == name || unit == name + "iB" || unit == name + "B") factor = std::exp2(shift);
+  }
+  if (factor == 0 || !(number > 0) || number * factor > 0x1p62) {
+    throw Error(ErrorCode::kUsage, "--max-memory", "'{}' is not a size such as 8GiB",
+                printable(text));
+  }
+  return static_cast<int64_t>(number * factor);
+}
+
+// A folder in diffusers layout, or a file with --base for the rest.
+zimage::ModelFiles find_model(const ModelOptions& options) {
+  const auto check_folder = [](const std::string& folder) {
+    if (!path_exists(folder)) throw Error(ErrorCode::kNotFound, folder, "no such model");
+    if (!zimage::is_zimage_folder(folder)) {
+      throw Error(ErrorCode::kUnsupported, folder,
+                  "is not a known family: model_index.json does not name ZImagePipeline");
+    }
+  };
+  if (!path_exists(options.model)) {
+    throw Error(ErrorCode::kNotFound, options.model, "no such model");
+  }
+  if (is_folder(options.model)) {
+    check_folder(options.model);
+    if (!options.base.empty()) {
+      throw Error(ErrorCode::kUsage, "--base", "is for a --model that is a single file");
+    }
+    return {options.model, {}};
+  }
+  if (!zimage::is_zimage_file(options.model)) {
+    throw Error(ErrorCode::kUnsupported, options.model,
+                "is not a known family: it holds no Z-Image transformer");
+  }
+  if (options.base.empty()) {
+    throw Error(ErrorCode::kUsage, "--base",
+                "is needed with a single file: a folder in diffusers layout for tokenizer, text "
+                "encoder, VAE and scheduler");
+  }
+  check_folder(options.base);
+  return {options.base, options.model};
+}
+
+// The model that comes with the program: installed under share/, or in the source tree that the
+// program was built in.
+std::string find_default_model() {
+  std::error_code ignored;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  for (const char* place : {"../share/halftone/models/emoji", "../../../models/emoji"}) {
+    const fs::path folder = program / place;
+    if (path_exists(folder / "model_index.json")) return folder.lexically_normal().string();
+  }
+  throw Error(ErrorCode::kUsage, "--model",
+              "is needed: the model that comes with the program was not found beside it");
+}
+
+ModelDefaults read_defaults(const fs::path& base) {
+  ModelDefaults defaults;
+  const fs::path file = base / "halftone.json";
+  if (!path_exists(file)) return defaults;
+  const auto json = read_json_file(file);
+  const std::string where = file.string();
+  const ConfigReader read(json, where);
+  defaults.width = read.integer("width", defaults.width, 1, 65536);
+  defaults.height = read.integer("height", defaults.height, 1, 65536);
+  defaults.steps = static_cast<int>(read.integer("steps", defaults.steps, 1, 1000));
+  defaults.guidance = static_cast<float>(read.number("guidance", defaults.guidance));
+  return defaults;
+}
+
+}  // namespace
+
+std::pair<int64_t, int64_t> parse_size(const std::string& text) {
+  int64_t width = 0, height = 0;
+  char rest = 0;
+  if (std::sscanf(text.c_str(), "%5ldx%5ld%c", &width, &height, &rest) != 2 || width < 1 ||
+      height < 1) {
+    throw Error(ErrorCode::kUsage, "--size", "'{}' is not WIDTHxHEIGHT", printable(text));
+  }
+  return {width, height};
+}
+
+void check_memory(const ModelMemory& planned, const std::string& limit) {
+  const int64_t available = limit.empty() ? available_memory() : parse_bytes(limit);
+  if (planned.peak() > available) {
+    throw Error(ErrorCode::kOutOfMemory, limit.empty() ? "memory" : "--max-memory",
+                "{} are needed (weights {}, values {}, scratch {}) and {} are {}; a smaller --size "
+                "or --batch needs less",
+                human_bytes(planned.peak()), human_bytes(planned.owned_weights),
+                human_bytes(planned.arena + planned.borders), human_bytes(planned.workspace),
+                human_bytes(available), limit.empty() ? "free" : "allowed");
+  }
+}
+
+nlohmann::ordered_json to_json(const Choice& choice) {
+  return {{"asked", choice.asked}, {"used", choice.used}, {"how", choice.how}, {"why", choice.why}};
+}
+
+LoadedModel load(const ModelOptions& asked) {
+  const auto start = std::chrono::steady_clock::now();
+  ModelOptions options = asked;
+  LoadedModel loaded;
+  loaded.device = choose_device(options.device);
+  loaded.compile = choose_compile(options.compile);
+  const auto forbid_fallbacks = [&](const LoadReport& report) {
+    loaded.fallbacks = fallbacks_of(loaded, report);
+    if (options.strict && !loaded.fallbacks.empty()) {
+      throw Error(ErrorCode::kFallback, "--strict", "{}", loaded.fallbacks[0]);
+    }
+  };
+  forbid_fallbacks({});
+  if (options.model.empty()) options.model = find_default_model();
+  loaded.path = options.model;
+  for (const std::string& lora : options.loras) loaded.loras.push_back(parse_lora(lora));
+  const zimage::ModelFiles files = find_model(options);
+  loaded.defaults = read_defaults(files.base);
+  const fs::path schedule = files.base / "scheduler" / "scheduler_config.json";
+  loaded.schedule = parse_flow_match_config(read_json_file(schedule), schedule.string());
+
+  LoadOptions how;
+  set_precision(options.precision, how);
+  how.compile = loaded.compile.used == "on";
+  how.loras = loaded.loras;
+  how.kernels = &cpu_kernels();
+  how.stream = {options.threads > 0 ? options.threads : hardware_threads()};
+  loaded.model = zimage::load_model(files, how);
+  loaded.precision = chosen_precision(options.precision, loaded.model->load_report());
+  forbid_fallbacks(loaded.model->load_report());
+  loaded.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return loaded;
+}
+
+void add_model_options(CLI::App& command, ModelOptions& options) {
+  command
+      .add_option("-m,--model", options.model,
+                  "A model folder in diffusers layout, or a transformer as a single file (default: "
+                  "the model that comes with the program)")
+      ->type_name("DIR|FILE");
+  command
+      .add_option("--base", options.base,
+                  "With a single file: the folder of tokenizer, text encoder, VAE and scheduler")
+      ->type_name("DIR");
+  command
+      .add_option("--precision", options.precision,
+                  "auto, fp32, bf16, fp8, fp8-tensor, mxfp8 or nvfp4; auto is what the weights are "
+                  "stored in, or fp32")
+      ->capture_default_str()
+      ->type_name("P")
+      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp8", "fp8-tensor", "mxfp8", "nvfp4"}));
+  command.add_option("--lora", options.loras, "An adapter to apply; may be given several times")
+      ->type_name("FILE[:STRENGTH]")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command.add_option("--compile", options.compile, "Fuse operations: auto, on or off")
+      ->capture_default_str()
+      ->type_name("C")
+      ->check(CLI::IsMember({"auto", "on", "off"}));
+  command
+      .add_option("--max-memory", options.max_memory,
+                  "Refuse to start where more memory is planned (default: what is free)")
+      ->type_name("SIZE");
+  command.add_option("--device", options.device, "auto, cpu or cuda[:N]")
+      ->capture_default_str()
+      ->type_name("D")
+      ->check(CLI::Validator(
+          [](std::string& d) {
+            const bool known = d == "auto" || d == "cpu" || d == "cuda" || d.starts_with("cuda:");
+            return known ? std::string() : "'" + d + "' is no device";
+          },
+          ""));
+  command.add_option("--threads", options.threads, "CPU threads (default: all)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 256));
+  command.add_flag("--strict", options.strict, "Fail with exit code 3 instead of falling back");
+}
+
+}  // namespace halftone::cli

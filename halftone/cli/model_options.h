@@ -1,0 +1,55 @@
+// What commands that run a model have in common: which model, in which precision, on which device,
+// and what became of that.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "halftone/diffusion/generate.h"
+
+namespace halftone::cli {
+
+struct ModelOptions {
+  std::string model, base;
+  std::string precision = "auto", compile = "auto", device = "auto", max_memory;
+  std::vector<std::string> loras;
+  int threads = 0;
+  bool strict = false;
+};
+void add_model_options(CLI::App& command, ModelOptions& options);
+
+// What a model's folder recommends, in halftone.json; otherwise what its family usually takes.
+struct ModelDefaults {
+  int64_t width = 1024, height = 1024;
+  int steps = 8;
+  float guidance = 0;
+};
+
+// What was asked for, what ran, and why.
+struct Choice {
+  std::string asked, used, how, why;
+};
+nlohmann::ordered_json to_json(const Choice& choice);
+
+struct LoadedModel {
+  std::string path;  // of the model; the one that comes with the program where none was given
+  std::unique_ptr<DiffusionModel> model;
+  FlowMatchConfig schedule;
+  ModelDefaults defaults;
+  Choice precision, compile, device;
+  std::vector<LoraChoice> loras;
+  std::vector<std::string> fallbacks;  // one line each
+  double seconds = 0;
+};
+// With --strict a fallback is an Error.
+LoadedModel load(const ModelOptions& options);
+
+// An Error where a run needs more memory than there is, or than --max-memory allows.
+void check_memory(const ModelMemory& planned, const std::string& max_memory);
+
+std::pair<int64_t, int64_t> parse_size(const std::string& text);  // "640x480"
+
+}  // namespace halftone::cli

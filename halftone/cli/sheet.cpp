@@ -1,0 +1,222 @@
+// halftone sheet: prompts down, precisions across, on one picture, with what each precision costs.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "halftone/base/error.h"
+#include "halftone/base/text.h"
+#include "halftone/cli/cli.h"
+#include "halftone/cli/model_options.h"
+#include "halftone/cli/progress_bar.h"
+#include "halftone/io/picture.h"
+#include "halftone/quantize/metrics.h"
+
+namespace halftone::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct Options {
+  ModelOptions model;
+  std::vector<std::string> precisions = {"bf16", "fp8", "mxfp8", "nvfp4"}, prompts;
+  std::string file, size, output = "sheet.png";
+  int steps = 0;
+  float guidance = -1;
+  uint64_t seed = 0;
+  bool json = false;
+};
+
+constexpr Color kPaper{250, 250, 248}, kInk{32, 32, 32}, kFaint{120, 120, 120};
+constexpr int64_t kGap = 12;
+
+std::vector<std::string> read_prompts(const Options& options) {
+  std::vector<std::string> prompts = options.prompts;
+  if (!options.file.empty()) {
+    std::ifstream file(options.file);
+    if (!file) throw Error(ErrorCode::kNotFound, options.file, "no such file");
+    for (std::string line; std::getline(file, line);) {
+      if (!line.empty()) prompts.push_back(line);
+    }
+  }
+  if (prompts.empty()) {
+    throw Error(ErrorCode::kUsage, "prompts", "none were given: as arguments or with --file");
+  }
+  return prompts;
+}
+
+// One precision: its pictures, and what they cost beside the first precision's.
+struct Column {
+  std::string precision;
+  std::vector<Tensor> images, latents;
+  double seconds = 0;  // per picture
+  int64_t weight_bytes = 0;
+  double ssim = 1, cosine = 1;  // means over prompts, against the first column
+};
+
+Column make_column(const Options& options, const std::string& precision,
+                   const std::vector<std::string>& prompts, const ProgressFn& progress) {
+  ModelOptions how = options.model;
+  how.precision = precision;
+  LoadedModel loaded = load(how);
+  GenerateRequest request;
+  request.width = loaded.defaults.width;
+  request.height = loaded.defaults.height;
+  if (!options.size.empty()) {
+    std::tie(request.width, request.height) = parse_size(options.size);
+  }
+  request.steps = options.steps > 0 ? options.steps : loaded.defaults.steps;
+  request.guidance = options.guidance >= 0 ? options.guidance : loaded.defaults.guidance;
+  request.seed = options.seed;
+  Column column;
+  column.precision = loaded.precision.used;
+  for (const std::string& prompt : prompts) {
+    request.prompt = prompt;
+    const ModelMemory memory = plan_generate(*loaded.model, request);
+    check_memory(memory, how.max_memory);
+    column.weight_bytes = memory.file_weights + memory.owned_weights;
+    const auto start = std::chrono::steady_clock::now();
+    GenerateResult result = generate(*loaded.model, loaded.schedule, request, progress);
+    column.seconds +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    column.images.push_back(result.images[0]);
+    column.latents.push_back(result.latents);
+  }
+  column.seconds /= static_cast<double>(prompts.size());
+  return column;
+}
+
+void compare(Column& column, const Column& reference) {
+  column.ssim = column.cosine = 0;
+  const auto count = static_cast<double>(column.images.size());
+  for (size_t i = 0; i < column.images.size(); ++i) {
+    column.ssim += ssim(column.images[i], reference.images[i]) / count;
+    column.cosine +=
+        cosine(column.latents[i].as<float>(), reference.latents[i].as<float>()) / count;
+  }
+}
+
+// Prompts run across the sheet and precisions down it, so that columns compare.
+Picture draw(const std::vector<Column>& columns, const std::vector<std::string>& prompts) {
+  const int64_t width = columns[0].images[0].shape()[2], height = columns[0].images[0].shape()[1];
+  const int64_t label = 160, cell = width + kGap, row = height + kGap;
+  const auto across = static_cast<int64_t>(prompts.size());
+  const auto down = static_cast<int64_t>(columns.size());
+  // Prompts take up to three lines above their column.
+  constexpr int64_t kLines = 3;
+  const int64_t top = kGap + kLines * kTextHeight + kGap / 2;
+  Picture sheet(label + across * cell + kGap, top + down * row, kPaper);
+  for (int64_t i = 0; i < across; ++i) {
+    std::string rest = prompts[i];
+    for (int64_t line = 0; line < kLines && !rest.empty(); ++line) {
+      size_t end = rest.size();
+      while (end > 0 && line + 1 < kLines && text_width(rest.substr(0, end)) > width) {
+        end = end == 0 ? 0 : rest.find_last_of(' ', end - 1);
+        if (end == std::string::npos) end = 0;
+      }
+      if (end == 0) end = rest.size();
+      sheet.draw_text(fit_text(rest.substr(0, end), width), label + i * cell,
+                      kGap + line * kTextHeight, kInk);
+      rest = end < rest.size() ? rest.substr(end + 1) : "";
+    }
+  }
+  for (int64_t c = 0; c < down; ++c) {
+    const Column& column = columns[c];
+    const int64_t y = top + c * row;
+    std::vector<std::string> lines = {fmt::format("{} per picture", human_seconds(column.seconds)),
+                                      fmt::format("weights {}", human_bytes(column.weight_bytes))};
+    if (c > 0) {
+      lines.push_back(fmt::format("SSIM {:.4f}", column.ssim));
+      lines.push_back(fmt::format("cosine {:.5f}", column.cosine));
+    }
+    sheet.draw_text(column.precision, kGap, y, kInk);
+    for (size_t i = 0; i < lines.size(); ++i) {
+      sheet.draw_text(lines[i], kGap, y + static_cast<int64_t>(i + 1) * (kTextHeight + 4), kFaint);
+    }
+    for (int64_t i = 0; i < across; ++i) {
+      sheet.draw(Picture::from(column.images[i]), label + i * cell, y);
+    }
+  }
+  return sheet;
+}
+
+void run_sheet(const Options& options, const Context& context) {
+  const std::vector<std::string> prompts = read_prompts(options);
+  std::vector<Column> columns;
+  ProgressBar bar("drawing", context, options.json, ProgressBar::Unit::kSteps);
+  const auto pictures = static_cast<int64_t>(prompts.size() * options.precisions.size());
+  int64_t done = 0;
+  const ProgressFn progress = [&](const Progress& step) {
+    bar.update({step.item, done, pictures});
+    if (step.done == step.total) ++done;
+  };
+  for (const std::string& precision : options.precisions) {
+    columns.push_back(make_column(options, precision, prompts, progress));
+    if (columns.size() > 1) compare(columns.back(), columns[0]);
+  }
+  bar.clear();
+  draw(columns, prompts)
+      .write(options.output, {{"Software", std::string("halftone ") + version()}});
+  if (options.json) {
+    ordered_json rows = ordered_json::array();
+    for (const Column& column : columns) {
+      rows.push_back({{"precision", column.precision},
+                      {"seconds_per_picture", column.seconds},
+                      {"weight_bytes", column.weight_bytes},
+                      {"ssim", column.ssim},
+                      {"latent_cosine", column.cosine}});
+    }
+    print_json({{"sheet", options.output}, {"prompts", prompts}, {"precisions", rows}});
+    return;
+  }
+  fmt::print("{:<11} {:>12} {:>12} {:>8} {:>9}\n", "precision", "per picture", "weights", "SSIM",
+             "cosine");
+  for (const Column& column : columns) {
+    fmt::print("{:<11} {:>12} {:>12} {:>8.4f} {:>9.5f}\n", column.precision,
+               human_seconds(column.seconds), human_bytes(column.weight_bytes), column.ssim,
+               column.cosine);
+  }
+  fmt::print("{}\n", options.output);
+}
+
+}  // namespace
+
+void add_sheet(CLI::App& app, const Context& context) {
+  CLI::App* command =
+      app.add_subcommand("sheet", "Draw prompts in several precisions on one picture");
+  command->footer(
+      "SSIM of the pictures and cosine of the latents are against the first precision, means over "
+      "the\nprompts. Example:\n"
+      "  halftone sheet \"a red apple\" \"a cat next to a pizza\" --precisions bf16,fp8,nvfp4");
+  auto o = std::make_shared<Options>();
+  command->add_option("prompts", o->prompts, "What to show, one prompt each")->type_name("TEXT...");
+  command->add_option("--file", o->file, "Read prompts from this file, one per line")
+      ->type_name("FILE");
+  command->add_option("--precisions", o->precisions, "Precisions, separated by commas")
+      ->delimiter(',')
+      ->type_name("P,...")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp8", "fp8-tensor", "mxfp8", "nvfp4"}));
+  add_model_options(*command, o->model);
+  command->remove_option(command->get_option("--precision"));
+  command->add_option("-s,--size", o->size, "Width and height in pixels (default: the model's)")
+      ->type_name("WxH");
+  command->add_option("--steps", o->steps, "Denoising steps (default: the model's)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1000));
+  command->add_option("-g,--guidance", o->guidance, "Guidance (default: the model's)")
+      ->type_name("G")
+      ->check(CLI::Range(0.0, 100.0));
+  command->add_option("--seed", o->seed, "Seed of every picture")
+      ->capture_default_str()
+      ->type_name("S");
+  command->add_option("-o,--output", o->output, "The PNG to write")
+      ->capture_default_str()
+      ->type_name("OUT.png");
+  command->add_flag("--json", o->json, "Print one JSON object instead of text");
+  command->callback([o, &context] { run_sheet(*o, context); });
+}
+
+}  // namespace halftone::cli
