@@ -1,13 +1,17 @@
 # The front door. Every target first makes sure that the Debian packages it needs are there.
 #   make build         the program, at build/halftone (with CUDA where a GPU is present, or CUDA=1)
 #   make test          everything that CI checks
-#   make demo          a checkpoint quantized to every format
+#   make demo          pictures from the model that ships, in four precisions on one sheet
+#   make install       program, model and manual page under PREFIX (/usr/local)
+#   make deb           the same as a Debian package under build/
 #   make bench         quantize speed beside memcpy
 CUDA ?= $(shell [ -e /dev/nvidia0 ] && command -v nvcc >/dev/null && echo 1 || echo 0)
 PRESET := $(if $(filter 1,$(CUDA)),cuda,release)
 JOBS ?= $(shell nproc)
 
-.PHONY: build test demo bench format clean
+PREFIX ?= /usr/local
+
+.PHONY: build test demo install deb bench format clean
 
 build:
 	@tools/setup build
@@ -22,6 +26,13 @@ test:
 
 demo: build
 	@tools/demo
+
+install: build
+	cmake --install build/program --prefix $(PREFIX)
+
+deb: build
+	@tools/setup package
+	cd build/program && cpack -B .. -G DEB
 
 bench:
 	@tools/setup test

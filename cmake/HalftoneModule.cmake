@@ -42,4 +42,6 @@ function(halftone_test name)
     HALFTONE_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data")
   target_link_libraries(${name}_test PRIVATE GTest::gtest_main GTest::gmock ${ARG_DEPENDS})
   add_test(NAME ${name} COMMAND ${name}_test)
+  # Tests share the cores: threads that spin while they wait would keep each other from working.
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT GOMP_SPINCOUNT=2000)
 endfunction()

@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 
 #include "halftone/cli/cli.h"
 
@@ -14,9 +15,19 @@ void on_interrupt(int) {
   if (interrupts > 1) ::_exit(halftone::cli::kInterrupted);  // the second Ctrl-C does not wait
 }
 
+// OpenMP's threads spin while they wait for each other, by default so long that a program that shares
+// its cores with another runs fifty times slower instead of two. The library reads its setting before
+// main starts, so the program sets it and starts again, once.
+void spin_briefly(char** argv) {
+  if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  ::setenv("GOMP_SPINCOUNT", "2000", 1);
+  ::execv("/proc/self/exe", argv);  // returns only where it fails, and then nothing is lost
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  spin_briefly(argv);
   halftone::cli::Context context;
   context.watch_interrupts = [] {
     std::signal(SIGINT, on_interrupt);

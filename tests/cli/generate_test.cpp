@@ -187,6 +187,37 @@ TEST_F(CliGenerate, ASingleFileNeedsABase) {
   EXPECT_EQ(result.code, 0) << result.err;
 }
 
+TEST_F(CliGenerate, TheModelThatShipsNeedsNoOption) {
+  const Result result = run({"generate", "a red apple on a blue background", "--seed", "1",
+                             "--json", "-o", path("apple.png")});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const json report = json::parse(result.out);
+  EXPECT_EQ(report["size"], "128x128");
+  EXPECT_EQ(report["steps"], 20);
+  EXPECT_LT(report["peak_bytes"]["measured"].get<int64_t>(), 400 << 20);
+  const PngImage image = read_png(path("apple.png"));
+  // The corners are blue; the middle is red.
+  const auto pixel = [&](int64_t x, int64_t y) { return &image.rgb[(y * image.width + x) * 3]; };
+  EXPECT_GT(pixel(3, 3)[2], pixel(3, 3)[0] + 60);
+  EXPECT_GT(pixel(124, 124)[2], pixel(124, 124)[0] + 60);
+  EXPECT_GT(pixel(64, 80)[0], pixel(64, 80)[2] + 60);
+}
+
+TEST_F(CliGenerate, SheetDrawsPromptsInPrecisions) {
+  const Result result = run({"sheet", "a cat", "a dog on a red background", "--precisions",
+                             "bf16,nvfp4", "--steps", "4", "-o", path("sheet.png"), "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const json report = json::parse(result.out);
+  ASSERT_EQ(report["precisions"].size(), 2u);
+  EXPECT_EQ(report["precisions"][0]["ssim"], 1);
+  EXPECT_LT(report["precisions"][1]["ssim"].get<double>(), 0.9999);
+  EXPECT_LT(report["precisions"][1]["weight_bytes"].get<int64_t>(),
+            report["precisions"][0]["weight_bytes"].get<int64_t>());
+  EXPECT_GT(read_png(path("sheet.png")).width, 256);
+  expect_one_line(run({"sheet"}), 2, "prompts: none were given");
+  expect_one_line(run({"sheet", "--file", path("none.txt")}), 1, "none.txt: no such file");
+}
+
 TEST_F(CliGenerate, BenchBlockReportsARatioPerPrecision) {
   const Result result = run({"bench", "block", "--dim", "384", "--tokens", "64", "--runs", "1",
                              "--precision", "bf16,nvfp4", "--json", "--profile"});

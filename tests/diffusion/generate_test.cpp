@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "halftone/io/json.h"
+#include "halftone/io/picture.h"
 #include "halftone/io/png.h"
 #include "halftone/io/safetensors_file.h"
 #include "halftone/io/safetensors_writer.h"
@@ -322,6 +323,25 @@ TEST(Noise, IsGaussianAndAFunctionOfTheSeed) {
   EXPECT_NEAR(squares / n, 1, 0.02);
   EXPECT_EQ(floats(a), floats(seeded_noise({1, 16, 64, 64}, 1)));
   EXPECT_NE(floats(a), floats(b));
+}
+
+TEST(Picture, DrawsPicturesAndText) {
+  const test::TempDir dir;
+  Picture sheet(60, 20, {255, 255, 255});
+  sheet.draw(Picture(10, 10, {9, 8, 7}), 55, -5);  // half of it outside, on two sides
+  EXPECT_EQ(sheet.rgb()[55 * 3], 9);
+  EXPECT_EQ(sheet.rgb()[54 * 3], 255);
+  EXPECT_EQ(sheet.rgb()[(5 * 60 + 55) * 3], 255);
+  sheet.draw_text("Hi", 2, 2, {0, 0, 0});
+  int dark = 0;
+  for (int64_t i = 0; i < 60 * 20; ++i) dark += sheet.rgb()[i * 3] < 64 ? 1 : 0;
+  EXPECT_GT(dark, 15);
+  sheet.write(dir / "sheet.png", {{"a", "b"}});
+  EXPECT_EQ(read_png(dir / "sheet.png").rgb, sheet.rgb());
+  EXPECT_EQ(text_width("ä"), text_width("?"));
+  EXPECT_EQ(fit_text("short", 100), "short");
+  EXPECT_LE(text_width(fit_text("a rather long prompt", 60)), 60);
+  EXPECT_THAT(fit_text("a rather long prompt", 60), testing::EndsWith("..."));
 }
 
 TEST(Png, CarriesPixelsAndText) {

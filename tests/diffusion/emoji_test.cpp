@@ -1,0 +1,105 @@
+// The model that ships: what diffusers computes from the same folder and noise, and what precisions
+// cost on trained weights.
+#include <gtest/gtest.h>
+
+#include "halftone/diffusion/generate.h"
+#include "halftone/io/json.h"
+#include "halftone/io/safetensors_file.h"
+#include "halftone/models/zimage/model.h"
+#include "halftone/quantize/metrics.h"
+#include "tests/support/procedural.h"
+#include "tests/support/run_graph.h"
+
+namespace halftone {
+namespace {
+
+const std::filesystem::path kModel = HALFTONE_MODELS "/emoji";
+
+std::unique_ptr<DiffusionModel> load(const char* precision) {
+  const Format format = *find_format(precision);
+  LoadOptions options;
+  options.activations = format == formats::fp32 ? DType::kF32 : DType::kBF16;
+  if (format.quantized()) options.format = format;
+  options.kernels = &cpu_kernels();
+  options.stream = {2};
+  return zimage::load_model({kModel, {}}, options);
+}
+
+FlowMatchConfig schedule() {
+  const auto file = kModel / "scheduler" / "scheduler_config.json";
+  return parse_flow_match_config(read_json_file(file), file.string());
+}
+
+GenerateRequest request_of(const std::string& prompt, int steps, float guidance,
+                           const char* noise) {
+  GenerateRequest request;
+  request.prompt = prompt;
+  request.width = request.height = 128;
+  request.steps = steps;
+  request.guidance = guidance;
+  request.noise = test::procedural_uniform(noise, {1, 16, 16, 16}, std::sqrt(3.0f));
+  return request;
+}
+
+const auto kSilent = [](const Progress&) {};
+
+TEST(EmojiModel, LatentsEqualDiffusers) {
+  const SafetensorsFile fixture(std::filesystem::path(HALFTONE_TEST_DATA) / "emoji" /
+                                "latents.safetensors");
+  const auto cases = parse_json(fixture.metadata().at("cases"), "fixture");
+  const auto model = load("fp32");
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const auto& c = cases[i];
+    const auto request = request_of(c["prompt"], c["steps"], c["guidance"],
+                                    fmt::format("emoji.noise.{}", i).c_str());
+    const auto result = generate(*model, schedule(), request, kSilent);
+    const auto expected = test::floats(fixture.tensor(fmt::format("latents.{}", i)));
+    EXPECT_LE(test::relative_error(test::floats(result.latents), expected), 1e-3) << c["prompt"];
+  }
+}
+
+TEST(EmojiModel, EveryBlockLinearTakesEveryFormat) {
+  for (const char* format : {"fp8", "fp8-tensor", "mxfp8", "nvfp4"}) {
+    const auto model = load(format);
+    EXPECT_EQ(model->load_report().formats, (std::map<std::string, int>{{format, 49}}));
+    for (const auto& kept : model->load_report().quantized.kept) EXPECT_FALSE(kept.unsupported);
+  }
+}
+
+TEST(EmojiModel, PicturesInLowPrecisionAreNear) {
+  const auto request = request_of("a red apple on a blue background", 20, 0, "emoji.noise.0");
+  const auto picture = [&](const char* precision) {
+    return generate(*load(precision), schedule(), request, kSilent).images[0];
+  };
+  const Tensor exact = picture("bf16");
+  const double mxfp8 = ssim(picture("mxfp8"), exact), nvfp4 = ssim(picture("nvfp4"), exact);
+  EXPECT_GT(mxfp8, 0.9);
+  EXPECT_GT(nvfp4, 0.6);
+  EXPECT_LT(nvfp4, mxfp8);
+  EXPECT_LT(mxfp8, 0.99999) << "nothing was quantized";
+}
+
+TEST(Metrics, AgreeWithTheirDefinitions) {
+  Tensor a = Tensor::empty(DType::kF32, {3, 16, 20}), b = Tensor::empty(DType::kF32, {3, 16, 20});
+  for (int64_t i = 0; i < a.numel(); ++i) {
+    a.mutable_as<float>()[i] = static_cast<float>(std::sin(0.7 * static_cast<double>(i)));
+    b.mutable_as<float>()[i] = a.as<float>()[i] + 0.02f;
+  }
+  EXPECT_DOUBLE_EQ(ssim(a, a), 1);
+  EXPECT_LT(ssim(a, b), 1);
+  EXPECT_GT(ssim(a, b), 0.98);
+  EXPECT_TRUE(std::isinf(psnr(a, a)));
+  // Differences of 0.01 of the range, but for what is cut off at white.
+  EXPECT_NEAR(psnr(a, b), 40, 0.5);
+  // Constant pictures: only the means count, (2uv + c1) / (u^2 + v^2 + c1).
+  Tensor grey = Tensor::zeros(DType::kF32, {3, 16, 20}),
+         light = Tensor::zeros(DType::kF32, {3, 16, 20});
+  for (float& v : light.mutable_as<float>()) v = 0.5f;
+  EXPECT_NEAR(ssim(grey, light), (2 * 0.5 * 0.75 + 1e-4) / (0.25 + 0.5625 + 1e-4), 1e-9);
+  const float x[] = {1, 0, 1}, y[] = {1, 1, 0};
+  EXPECT_DOUBLE_EQ(cosine(x, y), 0.5);
+  EXPECT_DOUBLE_EQ(relative_difference(x, y), 1);
+}
+
+}  // namespace
+}  // namespace halftone
