@@ -15,9 +15,9 @@ void on_interrupt(int) {
   if (interrupts > 1) ::_exit(halftone::cli::kInterrupted);  // the second Ctrl-C does not wait
 }
 
-// OpenMP's threads spin while they wait for each other, by default so long that a program that shares
-// its cores with another runs fifty times slower instead of two. The library reads its setting before
-// main starts, so the program sets it and starts again, once.
+// OpenMP's threads spin while they wait for each other, by default so long that a program that
+// shares its cores with another runs fifty times slower instead of two. The library reads its
+// setting before main starts, so the program sets it and starts again, once.
 void spin_briefly(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
   ::setenv("GOMP_SPINCOUNT", "2000", 1);

@@ -144,7 +144,6 @@ class Fuser {
         }
       }
     };
-    const int first = groups_[group].nodes[0];
     for (const int id : graph_.nodes()[index].inputs) {
       const int producer = graph_.values()[id].producer;
       if (producer < 0 || group_of_[producer] == group || seen[producer]) continue;
@@ -157,10 +156,7 @@ class Fuser {
       if (group_of_[node] == group) return false;
       push_inputs_of(node);
       if (group_of_[node] >= 0) {  // a group runs as a whole: all of its inputs come first
-        for (const int other : groups_[group_of_[node]].nodes) {
-          // What is older than the group's first node cannot depend on it, unless through a group.
-          if (other > first) push_inputs_of(other);
-        }
+        for (const int other : groups_[group_of_[node]].nodes) push_inputs_of(other);
       }
     }
     return true;
