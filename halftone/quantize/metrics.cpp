@@ -10,12 +10,13 @@ namespace halftone {
 namespace {
 
 constexpr int kWindow = 11;
+constexpr int kCenter = kWindow / 2;
 
 std::array<double, kWindow> gaussian_window() {
   std::array<double, kWindow> window{};
   double sum = 0;
   for (int i = 0; i < kWindow; ++i) {
-    const double d = i - kWindow / 2;
+    const double d = i - kCenter;
     sum += window[i] = std::exp(-d * d / (2 * 1.5 * 1.5));
   }
   for (double& w : window) w /= sum;
