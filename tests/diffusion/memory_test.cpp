@@ -109,7 +109,8 @@ TEST(Memory, PeakIsWhatWasPlanned) {
     request.width = request.height = 320;
 
     ::malloc_trim(0);  // what earlier rounds freed is not to be taken for memory that is in use
-    const int64_t heap_before = in_use, resident_before = anonymous_bytes();
+    const int64_t heap_before = in_use;
+    [[maybe_unused]] const int64_t resident_before = anonymous_bytes();
     const auto model = zimage::load_model({dir / "model", {}}, options);
     const ModelMemory planned = plan_generate(*model, request);
     EXPECT_GT(planned.peak(), 200 << 20) << precision;
