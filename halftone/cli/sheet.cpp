@@ -1,4 +1,4 @@
-// halftone sheet: prompts down, precisions across, on one picture, with what each precision costs.
+// halftone sheet: prompts across, precisions down, on one picture, with what each precision costs.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -63,7 +63,6 @@ struct LoadReport {
   std::map<std::string, int> formats;  // format -> linears that run in it
   bool stored = false;                 // some weights were quantized in the file
   std::vector<LoraReport> loras;
-  std::vector<std::string> notes;  // what a user should know
 };
 
 class DiffusionModel {
@@ -90,6 +89,8 @@ class DiffusionModel {
 
   // One strength per adapter, from the next velocity on. Builds nothing again.
   virtual void set_lora_strengths(std::span<const float> strengths) = 0;
+  // Graphs that were built and planned so far: shapes that came back cost nothing.
+  virtual int programs_built() const = 0;
 
   virtual std::string hash() const = 0;  // of the checkpoint files
 };

@@ -257,9 +257,12 @@ TEST_F(Pipeline, ANewStrengthBuildsNothingAgain) {
   const auto model = load();
   const auto full = latents_of(*model, schedule_, request_);
   EXPECT_GT(relative_error(full, plain), 1e-3);
+  const int built = model->programs_built();
+  EXPECT_GT(built, 2);
   const float off[] = {0.0f};
   model->set_lora_strengths(off);
   EXPECT_LE(relative_error(latents_of(*model, schedule_, request_), plain), 1e-5);
+  EXPECT_EQ(model->programs_built(), built);
 }
 
 TEST_F(Pipeline, BadRequestsAreRefusedBeforeAnyWork) {

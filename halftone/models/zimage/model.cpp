@@ -132,6 +132,10 @@ class Model final : public DiffusionModel {
     strengths_.assign(strengths.begin(), strengths.end());
   }
 
+  int programs_built() const override {
+    return text_.built() + transformer_.built() + vae_.built();
+  }
+
   std::string hash() const override {
     const Checkpoint* files[] = {&text_file_, &transformer_file_, &vae_file_};
     return model_hash(files);
