@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "halftone/kernels/device.h"
 #include "halftone/kernels/fused_args.h"
 #include "halftone/kernels/op_args.h"
 #include "halftone/kernels/quantize_args.h"
@@ -12,7 +13,8 @@ namespace halftone {
 
 // Where and how wide a kernel runs, and the scratch memory that it may use meanwhile.
 struct Stream {
-  int threads = 1;  // CPU threads
+  int threads = 1;                  // CPU threads
+  DeviceContext* device = nullptr;  // where it is not the CPU
   std::byte* workspace = nullptr;
   int64_t workspace_bytes = 0;
 };
@@ -21,13 +23,15 @@ template <class Args>
 struct Kernel {
   bool (*supports)(const Args&) = nullptr;
   void (*launch)(const Args&, Stream) = nullptr;
-  // Bytes of scratch memory for this problem on so many threads, aligned to a cache line; null
-  // where there is none. A function of shapes and dtypes alone, so that it is known before a run.
-  int64_t (*workspace)(const Args&, int threads) = nullptr;
+  // Bytes of scratch memory for this problem on this stream (whose own workspace is not looked at);
+  // null where there is none. A function of shapes and dtypes alone, so that it is known before a
+  // run.
+  int64_t (*workspace)(const Args&, const Stream&) = nullptr;
 };
 
 struct Kernels {
   const char* name = "";
+  bool strided_attention = false;  // attention takes views with a token stride
   Kernel<AmaxArgs> amax;
   Kernel<QuantizeArgs> quantize;
   Kernel<DequantizeArgs> dequantize;

@@ -20,6 +20,9 @@ struct ConstView {
   const void* scales = nullptr;
   const float* global_scale = nullptr;
   int64_t rows_per_scale = 0;  // rows that share a tensor's scale or a global scale; 0 is all
+  // Elements from one token of [B, T, ...] to the next where others lie between them; 0 where none
+  // do. Only attention takes such views, of tables that say so.
+  int64_t token_stride = 0;
 };
 struct View {
   void* data = nullptr;

@@ -7,7 +7,7 @@
 namespace halftone {
 namespace {
 
-constexpr int64_t kAlignment = 64;
+constexpr int64_t kAlignment = 256;  // of every value: the widest accesses of any backend
 
 struct Lifetime {
   int value = -1;

@@ -24,15 +24,15 @@ class Launch {
 
 class MeasureWorkspace {
  public:
-  explicit MeasureWorkspace(int threads) : threads_(threads) {}
+  explicit MeasureWorkspace(const Stream& stream) : stream_(stream) {}
   template <class Args>
   void operator()(const Kernel<Args>& kernel, const Args& args) {
-    if (kernel.workspace != nullptr) bytes_ = std::max(bytes_, kernel.workspace(args, threads_));
+    if (kernel.workspace != nullptr) bytes_ = std::max(bytes_, kernel.workspace(args, stream_));
   }
   int64_t bytes() const { return bytes_; }
 
  private:
-  int threads_;
+  const Stream& stream_;
   int64_t bytes_ = 0;
 };
 
@@ -250,8 +250,9 @@ void launch(const Node& node, std::span<const ConstView> inputs, std::span<const
 }
 
 int64_t workspace_bytes(const Node& node, std::span<const ConstView> inputs,
-                        std::span<const View> outputs, const Kernels& kernels, int threads) {
-  MeasureWorkspace visit(threads);
+                        std::span<const View> outputs, const Kernels& kernels,
+                        const Stream& stream) {
+  MeasureWorkspace visit(stream);
   dispatch(node, inputs, outputs, kernels, visit);
   return visit.bytes();
 }

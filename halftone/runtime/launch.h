@@ -14,6 +14,7 @@ void launch(const Node& node, std::span<const ConstView> inputs, std::span<const
 // Scratch memory that this takes. Views need shapes and dtypes only; those of inputs that are there
 // hold some pointer that is not null.
 int64_t workspace_bytes(const Node& node, std::span<const ConstView> inputs,
-                        std::span<const View> outputs, const Kernels& kernels, int threads);
+                        std::span<const View> outputs, const Kernels& kernels,
+                        const Stream& stream);
 
 }  // namespace halftone

@@ -37,8 +37,13 @@ struct FileDescriptor {
 
 }  // namespace
 
+std::span<const std::byte> Storage::bytes() const {
+  HT_ASSERT(device_.kind == DeviceKind::kCpu);
+  return {data_, size_};
+}
+
 std::span<std::byte> Storage::mutable_bytes() {
-  HT_ASSERT(!mapped_);
+  HT_ASSERT(!mapped_ && device_.kind == DeviceKind::kCpu);
   return {data_, size_};
 }
 

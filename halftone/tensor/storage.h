@@ -1,4 +1,4 @@
-// Owns the bytes behind tensors: memory of its own, or a read-only file mapping.
+// Owns the bytes behind tensors: memory of its own, of a device's, or a read-only file mapping.
 #pragma once
 
 #include <cstddef>
@@ -24,17 +24,23 @@ class Storage {
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
 
-  std::span<const std::byte> bytes() const { return {data_, size_}; }
-  std::span<std::byte> mutable_bytes();  // asserts that the storage is not a mapping
+  // Both assert that the CPU can read it, the second also that the storage is not a mapping.
+  std::span<const std::byte> bytes() const;
+  std::span<std::byte> mutable_bytes();
+  // Where it starts on its device: an address that only that device may follow.
+  std::byte* address() const { return data_; }
+  size_t size() const { return size_; }
   bool mapped() const { return mapped_; }
-  Device device() const { return {}; }
+  Device device() const { return device_; }
 
  protected:
-  Storage(std::byte* data, size_t size, bool mapped) : data_(data), size_(size), mapped_(mapped) {}
+  Storage(std::byte* data, size_t size, bool mapped, Device device = {})
+      : data_(data), size_(size), mapped_(mapped), device_(device) {}
 
   std::byte* data_;
   size_t size_;
   bool mapped_;
+  Device device_;
 };
 
 }  // namespace halftone

@@ -33,8 +33,8 @@ Tensor::Tensor(std::shared_ptr<const Storage> storage, int64_t offset, DType dty
   const auto bytes = shape.checked_bytes(dtype);
   HT_ASSERT(bytes.has_value() && offset >= 0);
   byte_size_ = *bytes;
-  HT_ASSERT(offset + byte_size_ <= static_cast<int64_t>(storage_->bytes().size()));
-  const auto address = reinterpret_cast<uintptr_t>(storage_->bytes().data()) + offset;
+  HT_ASSERT(offset + byte_size_ <= static_cast<int64_t>(storage_->size()));
+  const auto address = reinterpret_cast<uintptr_t>(storage_->address()) + offset;
   HT_ASSERT(byte_size_ == 0 || address % alignment_of(dtype) == 0);
 }
 

@@ -28,7 +28,10 @@ class Tensor {
   bool defined() const { return storage_ != nullptr; }
   bool mapped() const { return storage_ && storage_->mapped(); }
 
-  std::span<const std::byte> bytes() const;
+  std::span<const std::byte> bytes() const;  // asserts that the CPU can read them
+  // Where they start on the tensor's device.
+  const std::byte* address() const { return storage_ ? storage_->address() + offset_ : nullptr; }
+  Device device() const { return storage_ ? storage_->device() : Device{}; }
   std::span<std::byte> mutable_bytes();  // asserts that the memory is our own, not a file's
 
   // The elements as T, whose size must be that of the dtype.

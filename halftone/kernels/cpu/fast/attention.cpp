@@ -3,7 +3,7 @@
 // multiples of kTile, whatever the length, so that a row of a batch sees the same tiles as alone.
 #include "halftone/kernels/cpu/fast/gemm.h"
 #include "halftone/kernels/cpu/fast/rows.h"
-#include "halftone/kernels/cpu/fast/workspace.h"
+#include "halftone/kernels/workspace.h"
 
 namespace halftone::fast {
 namespace {
@@ -49,7 +49,7 @@ class Attention {
         {keys_ * dim_, keys_ * dim_, kTile * dim_, kTile * keys_, kTile * dim_, kTile});
   }
   Buffers carve(std::byte* memory) const {
-    Workspace workspace(Stream{1, memory, per_worker()});
+    Workspace workspace(Stream{1, nullptr, memory, per_worker()});
     Buffers b{};
     b.k = workspace.floats(keys_ * dim_);
     b.v = workspace.floats(keys_ * dim_);
@@ -114,8 +114,8 @@ void fill_attention(Kernels& table) {
   table.attention.launch = [](const AttentionArgs& a, Stream s) {
     is_mine(a) ? Attention(a).run(s) : cpu_scalar_kernels().attention.launch(a, s);
   };
-  table.attention.workspace = [](const AttentionArgs& a, int threads) -> int64_t {
-    return is_mine(a) ? Attention(a).workspace(threads) : 0;
+  table.attention.workspace = [](const AttentionArgs& a, const Stream& stream) -> int64_t {
+    return is_mine(a) ? Attention(a).workspace(stream.threads) : 0;
   };
 }
 

@@ -2,7 +2,7 @@
 #include <dnnl.hpp>
 
 #include "halftone/kernels/cpu/fast/rows.h"
-#include "halftone/kernels/cpu/fast/workspace.h"
+#include "halftone/kernels/workspace.h"
 
 namespace halftone::fast {
 namespace {
@@ -120,8 +120,8 @@ void fill_convolution(Kernels& table) {
     const ThreadLimit limit(s.threads);
     Convolution(a).run(s);
   };
-  table.conv2d.workspace = [](const ConvArgs& a, int threads) -> int64_t {
-    const ThreadLimit limit(threads);
+  table.conv2d.workspace = [](const ConvArgs& a, const Stream& stream) -> int64_t {
+    const ThreadLimit limit(stream.threads);
     return is_mine(a) ? Convolution(a).workspace() : 0;
   };
 }

@@ -2,7 +2,7 @@
 // separate kernels, row by row, so results are the same bits.
 #include "halftone/kernels/cpu/fast/norm_rows.h"
 #include "halftone/kernels/cpu/fast/rows.h"
-#include "halftone/kernels/cpu/fast/workspace.h"
+#include "halftone/kernels/workspace.h"
 
 namespace halftone::fast {
 namespace {
@@ -12,7 +12,7 @@ class RowRunner {
  public:
   RowRunner(const FusedRowsArgs& args, std::byte* memory)
       : args_(args), how_(*args.how), slots_(how_.inputs.size() + how_.steps.size()) {
-    Workspace workspace(Stream{1, memory, workspace_bytes(how_)});
+    Workspace workspace(Stream{1, nullptr, memory, workspace_bytes(how_)});
     for (const auto& input : how_.inputs) buffers_.push_back(workspace.floats(input.length));
     for (const RowStep& step : how_.steps) buffers_.push_back(workspace.floats(step.length));
     for (size_t i = 0; i < how_.inputs.size(); ++i) {
@@ -132,8 +132,8 @@ void fused_rows(const FusedRowsArgs& args, Stream stream) {
 void fill_fused(Kernels& table) {
   table.fused_rows.supports = [](const FusedRowsArgs&) { return true; };
   table.fused_rows.launch = fused_rows;
-  table.fused_rows.workspace = [](const FusedRowsArgs& args, int threads) {
-    return std::max(threads, 1) * worker_bytes(args);
+  table.fused_rows.workspace = [](const FusedRowsArgs& args, const Stream& stream) {
+    return std::max(stream.threads, 1) * worker_bytes(args);
   };
 }
 

@@ -4,7 +4,7 @@
 
 #include "halftone/kernels/cpu/fast/gemm.h"
 #include "halftone/kernels/cpu/fast/rows.h"
-#include "halftone/kernels/cpu/fast/workspace.h"
+#include "halftone/kernels/workspace.h"
 
 namespace halftone::fast {
 
@@ -250,7 +250,7 @@ void fill_products(Kernels& table) {
     const ThreadLimit limit(s.threads);
     is_panel_product(a) ? PanelProduct(a, s).run() : RowProduct(a, s).run();
   };
-  table.matmul.workspace = [](const MatMulArgs& a, int) -> int64_t {
+  table.matmul.workspace = [](const MatMulArgs& a, const Stream&) -> int64_t {
     if (!is_mine(a)) return 0;
     return is_panel_product(a) ? PanelProduct::workspace(a) : RowProduct::workspace(a);
   };

@@ -6,9 +6,9 @@
 #include "halftone/base/error.h"
 #include "halftone/kernels/kernels.h"
 
-namespace halftone::fast {
+namespace halftone {
 
-inline constexpr int64_t kWorkspaceAlignment = 64;
+inline constexpr int64_t kWorkspaceAlignment = 256;  // what cuBLASLt likes best
 
 inline int64_t aligned_bytes(int64_t bytes) {
   return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
@@ -39,4 +39,4 @@ class Workspace {
   int64_t left_;
 };
 
-}  // namespace halftone::fast
+}  // namespace halftone

@@ -1,0 +1,27 @@
+// Every call of CUDA's libraries is checked: what fails is an Error that names the call.
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+
+#include "halftone/base/error.h"
+
+namespace halftone::cuda {
+
+inline void check(cudaError_t status, const char* call) {
+  if (status == cudaSuccess) return;
+  const auto code =
+      status == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kUnsupported;
+  throw Error(code, "CUDA", "{} failed: {} ({})", call, cudaGetErrorString(status),
+              cudaGetErrorName(status));
+}
+
+inline void check(cublasStatus_t status, const char* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw Error(ErrorCode::kUnsupported, "cuBLASLt", "{} failed: {}", call,
+              cublasLtGetStatusString(status));
+}
+
+}  // namespace halftone::cuda
+
+#define HT_CUDA(call) ::halftone::cuda::check((call), #call)

@@ -1,0 +1,149 @@
+#include "halftone/kernels/cuda/context.h"
+
+#include "halftone/base/text.h"
+#include "halftone/kernels/cuda/backend.h"
+
+namespace halftone::cuda {
+namespace {
+
+class DeviceStorage final : public Storage {
+ public:
+  DeviceStorage(std::byte* data, size_t size, Device device)
+      : Storage(data, size, /*mapped=*/false, device) {}
+  ~DeviceStorage() override { cudaFree(data_); }
+};
+
+class GraphRecording final : public Recording {
+ public:
+  GraphRecording(cudaGraph_t graph, cudaStream_t stream) : stream_(stream) {
+    const cudaError_t status = cudaGraphInstantiate(&instance_, graph, 0);
+    cudaGraphDestroy(graph);
+    HT_CUDA(status);
+  }
+  ~GraphRecording() override { cudaGraphExecDestroy(instance_); }
+  GraphRecording(const GraphRecording&) = delete;
+  GraphRecording& operator=(const GraphRecording&) = delete;
+
+  void replay() override { HT_CUDA(cudaGraphLaunch(instance_, stream_)); }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraphExec_t instance_ = nullptr;
+};
+
+}  // namespace
+
+Context::Context(int index) : index_(index) {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
+    throw Error(ErrorCode::kUnsupported, "--device cuda", "there is no usable NVIDIA GPU here");
+  }
+  if (index >= count) {
+    throw Error(ErrorCode::kUsage, fmt::format("--device cuda:{}", index),
+                "there is no such GPU; the last one is cuda:{}", count - 1);
+  }
+  HT_CUDA(cudaSetDevice(index));
+  HT_CUDA(cudaGetDeviceProperties(&properties_, index));
+  HT_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  for (cudaEvent_t& event : marks_) HT_CUDA(cudaEventCreate(&event));
+}
+
+Context::~Context() {
+  cudaStreamSynchronize(stream_);
+  parts_.clear();
+  for (const cudaEvent_t event : marks_) cudaEventDestroy(event);
+  cudaStreamDestroy(stream_);
+}
+
+DeviceMemoryInfo Context::memory() const {
+  size_t free = 0, total = 0;
+  HT_CUDA(cudaMemGetInfo(&free, &total));
+  return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
+}
+
+std::shared_ptr<Storage> Context::allocate(int64_t bytes, const std::string& purpose) {
+  HT_CUDA(cudaSetDevice(index_));
+  void* data = nullptr;
+  const cudaError_t status = cudaMalloc(&data, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // it is told here and not again
+    const DeviceMemoryInfo have = memory();
+    throw Error(ErrorCode::kOutOfMemory, device().str(),
+                "{} need {}, and {} of {} are free: choose a smaller size, batch or precision",
+                purpose, human_bytes(bytes), human_bytes(have.free), human_bytes(have.total));
+  }
+  HT_CUDA(status);
+  return std::make_shared<DeviceStorage>(static_cast<std::byte*>(data), static_cast<size_t>(bytes),
+                                         device());
+}
+
+void Context::upload(std::byte* to, std::span<const std::byte> from) {
+  if (from.empty()) return;
+  // From pageable memory the call returns when the bytes were read.
+  HT_CUDA(cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, stream_));
+}
+
+void Context::download(std::span<std::byte> to, const std::byte* from) {
+  if (to.empty()) return;
+  HT_CUDA(cudaMemcpyAsync(to.data(), from, to.size(), cudaMemcpyDeviceToHost, stream_));
+  synchronize();
+}
+
+void Context::synchronize() { HT_CUDA(cudaStreamSynchronize(stream_)); }
+
+std::unique_ptr<Recording> Context::record(const std::function<void()>& launches) {
+  HT_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+  recording_ = true;
+  cudaGraph_t graph = nullptr;
+  try {
+    launches();
+  } catch (...) {
+    recording_ = false;
+    cudaStreamEndCapture(stream_, &graph);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    cudaGetLastError();
+    throw;
+  }
+  recording_ = false;
+  HT_CUDA(cudaStreamEndCapture(stream_, &graph));
+  return std::make_unique<GraphRecording>(graph, stream_);
+}
+
+double Context::mark() {
+  HT_CUDA(cudaEventRecord(marks_[1], stream_));
+  HT_CUDA(cudaEventSynchronize(marks_[1]));
+  float milliseconds = 0;
+  if (marked_) HT_CUDA(cudaEventElapsedTime(&milliseconds, marks_[0], marks_[1]));
+  std::swap(marks_[0], marks_[1]);
+  marked_ = true;
+  return milliseconds * 1e-3;
+}
+
+}  // namespace halftone::cuda
+
+namespace halftone {
+
+bool has_cuda() { return true; }
+
+std::unique_ptr<DeviceContext> make_cuda_context(int index) {
+  return std::make_unique<cuda::Context>(index);
+}
+
+const Kernels& cuda_kernels() {
+  static const Kernels kTable = [] {
+    Kernels table;
+    table.name = "cuda";
+    cuda::fill_elementwise(table);
+    cuda::fill_norms(table);
+    cuda::fill_tokens(table);
+    cuda::fill_quantize(table);
+    cuda::fill_products(table);
+    cuda::fill_convolution(table);
+    cuda::fill_attention(table);
+    cuda::fill_fused(table);
+    return table;
+  }();
+  return kTable;
+}
+
+}  // namespace halftone

@@ -1,0 +1,49 @@
+// What a device other than the CPU offers besides kernels: memory, copies, and launches that are
+// recorded once and replayed. One context per device and thread of work; no two share anything.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "halftone/tensor/storage.h"
+
+namespace halftone {
+
+// Launches that were recorded, ready to run again on the same addresses.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  virtual void replay() = 0;
+};
+
+struct DeviceMemoryInfo {
+  int64_t free = 0, total = 0;
+};
+
+class DeviceContext {
+ public:
+  virtual ~DeviceContext() = default;
+
+  virtual Device device() const = 0;
+  virtual DeviceMemoryInfo memory() const = 0;
+
+  // Uninitialized memory. Too little is an Error that says how much is for what, and how much is
+  // free.
+  virtual std::shared_ptr<Storage> allocate(int64_t bytes, const std::string& purpose) = 0;
+
+  // Both are in order with launches; the host's bytes are free to change, or there, on return.
+  virtual void upload(std::byte* to, std::span<const std::byte> from) = 0;
+  virtual void download(std::span<std::byte> to, const std::byte* from) = 0;
+  virtual void synchronize() = 0;  // an Error where a launch has failed
+
+  // Records what `launches` launches without running it.
+  virtual std::unique_ptr<Recording> record(const std::function<void()>& launches) = 0;
+
+  // Device time since the last mark, in seconds; the first mark returns 0.
+  virtual double mark() = 0;
+};
+
+}  // namespace halftone
