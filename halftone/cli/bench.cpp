@@ -1,97 +1,30 @@
 // halftone bench: how fast this machine computes what models are made of.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
-#include "halftone/base/random.h"
 #include "halftone/base/text.h"
 #include "halftone/base/threads.h"
+#include "halftone/cli/bench_support.h"
 #include "halftone/cli/cli.h"
 #include "halftone/graph/catalogue.h"
 #include "halftone/graph/ops.h"
 #include "halftone/models/weights.h"
 #include "halftone/models/zimage/names.h"
 #include "halftone/models/zimage/transformer.h"
-#include "halftone/numerics/bf16.h"
 #include "halftone/passes/fuse.h"
 #include "halftone/passes/lower.h"
-#include "halftone/runtime/devices.h"
 
 namespace halftone::cli {
 namespace {
-
-using nlohmann::ordered_json;
-
-struct Options {
-  std::string device = "cpu", compile = "on";
-  std::vector<std::string> precisions = {"fp32", "bf16", "fp8", "fp8-tensor", "mxfp8", "nvfp4"};
-  int64_t tokens = 1024, dim = 3840;
-  int runs = 3, threads = 0;
-  bool json = false, profile = false;
-};
-
-// Values of about unit variance in [-1.7, 1.7), the same for the same seed.
-Tensor random_values(DType dtype, const Shape& shape, uint64_t seed, float gain) {
-  Tensor tensor = Tensor::empty(dtype, shape);
-  const auto value = [&](int64_t i) {
-    const uint32_t word = philox_word({seed, 0}, static_cast<uint64_t>(i));
-    return (static_cast<float>(word >> 8) * 0x1p-23f - 1.0f) * 1.7320508f * gain;
-  };
-  for (int64_t i = 0; i < tensor.numel(); ++i) {
-    if (dtype == DType::kF32) {
-      tensor.mutable_as<float>()[i] = value(i);
-    } else {
-      tensor.mutable_as<bf16>()[i] = to_bf16(value(i));
-    }
-  }
-  return tensor;
-}
-
-// Matrices of unit gain; everything else near 1.
-Weights random_weights(const Graph& graph, DType dtype) {
-  Weights weights;
-  uint64_t seed = 1;
-  for (const auto& [name, value] : graph.weights()) {
-    const bool matrix = value.rank() == 2;
-    const float gain = matrix ? 1 / std::sqrt(static_cast<float>(value.dim(1))) : 1;
-    weights.emplace(name, random_values(dtype, value.shape(), seed++, gain));
-  }
-  return weights;
-}
-
-using Inputs = std::map<std::string, Tensor>;
-Inputs random_inputs(const Graph& graph) {
-  Inputs inputs;
-  uint64_t seed = 1000;
-  for (const auto& [name, value] : graph.inputs()) {
-    inputs.emplace(name, random_values(value.dtype(), value.shape(), seed++, 0.5f));
-  }
-  return inputs;
-}
 
 double seconds_of(Program& program, const Inputs& inputs) {
   const auto start = std::chrono::steady_clock::now();
   program.run(inputs);
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-double linear_flops(const zimage::TransformerConfig& c, int64_t tokens) {
-  const auto d = static_cast<double>(c.dim), h = static_cast<double>(c.hidden());
-  return 2 * static_cast<double>(tokens) * (4 * d * d + 3 * d * h);
-}
-double attention_flops(const zimage::TransformerConfig& c, int64_t tokens) {
-  const auto t = static_cast<double>(tokens);
-  return 4 * t * t * static_cast<double>(c.dim);
 }
 
 // The matrix products of a block and nothing else, in float.
@@ -121,10 +54,10 @@ std::shared_ptr<Graph> plain_products(const zimage::TransformerConfig& c, int64_
 class BlockBench {
  public:
   BlockBench(const zimage::TransformerConfig& config, const std::string& precision,
-             const Options& options, Stream stream) {
+             const BenchOptions& options, Stream stream) {
     const Format format = *find_format(precision);
     const DType activations = precision == "fp32" ? DType::kF32 : DType::kBF16;
-    auto graph = zimage::build_block(config, 1, options.tokens, activations);
+    auto graph = zimage::build_blocks(config, 1, 1, options.tokens, activations);
     Weights weights = random_weights(*graph, activations);
     inputs_ = random_inputs(*graph);
     if (format.quantized()) {
@@ -158,8 +91,8 @@ class BlockBench {
   std::unique_ptr<Program> program_;
 };
 
-void print_header(const Options& options, const zimage::TransformerConfig& config, double flops,
-                  int threads) {
+void print_header(const BenchOptions& options, const zimage::TransformerConfig& config,
+                  double flops, int threads) {
   fmt::print(
       "one Z-Image block: {} tokens, dim {}, {} heads, ffn {}: {:.1f} GFLOP; {} threads, {}\n",
       options.tokens, config.dim, config.heads, config.hidden(), flops * 1e-9, threads,
@@ -168,18 +101,16 @@ void print_header(const Options& options, const zimage::TransformerConfig& confi
              "sgemm GFLOP/s", "ratio", "weights", "working");
 }
 
-void run_block(const Options& options) {
-  if (options.device != "cpu" && options.device != "auto") {
-    throw Error(ErrorCode::kUnsupported, "--device", "this version computes on the CPU");
-  }
-  zimage::TransformerConfig config;
-  if (options.dim % config.head_dim() != 0 || options.dim % 3 != 0) {
-    throw Error(ErrorCode::kUsage, "--dim", "{} is no multiple of {}", options.dim,
-                3 * config.head_dim());
-  }
-  const int64_t head = config.head_dim();
-  config.dim = options.dim;
-  config.heads = options.dim / head;
+bool is_cpu(const BenchOptions& options) {
+  return options.device == "cpu" || options.device == "auto";
+}
+
+void run_block(BenchOptions options) {
+  if (!is_cpu(options)) return bench_blocks_on_device(options, 1);
+  if (options.batch != 1) throw Error(ErrorCode::kUsage, "--batch", "is for GPUs");
+  if (options.tokens == 0) options.tokens = 1024;
+  if (options.runs == 0) options.runs = 3;
+  const zimage::TransformerConfig config = bench_config(options);
   const Stream stream{options.threads > 0 ? options.threads : hardware_threads()};
   const double flops =
       linear_flops(config, options.tokens) + attention_flops(config, options.tokens);
@@ -228,44 +159,79 @@ void run_block(const Options& options) {
   }
 }
 
+void add_bench_options(CLI::App& command, BenchOptions& o) {
+  command.add_option("--precision", o.precisions, "Precisions to measure, separated by commas")
+      ->delimiter(',')
+      ->type_name("P,...")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp8", "fp8-tensor", "mxfp8", "nvfp4"}));
+  command.add_option("--device", o.device, "cpu or cuda[:N]")
+      ->capture_default_str()
+      ->type_name("D");
+  command.add_option("--compile", o.compile, "on or off")
+      ->capture_default_str()
+      ->type_name("C")
+      ->check(CLI::IsMember({"on", "off"}));
+  command.add_option("--tokens", o.tokens, "Tokens (default: 1024 on the CPU, 4224 on a GPU)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 65536));
+  command.add_option("--batch", o.batch, "Pictures at a time, on a GPU")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 64));
+  command.add_option("--dim", o.dim, "Width of the model")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(384, 16384));
+  command.add_option("--runs", o.runs, "Timed runs; the median counts (default: 3, on a GPU 20)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1000));
+  command.add_option("--threads", o.threads, "CPU threads (default: all)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 256));
+  command.add_flag("--profile", o.profile, "Also show which operations take the time");
+  command.add_flag("--json", o.json, "Print one JSON object per line");
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app, const Context&) {
   CLI::App* command = app.add_subcommand("bench", "Measure this machine");
   command->require_subcommand(1);
+
   CLI::App* block = command->add_subcommand(
       "block", "One transformer block of Z-Image at full width, per precision");
   block->footer(
-      "The ratio is to oneDNN's plain float matrix product on the same shapes, timed in turn with "
-      "the\nblock; medians of --runs. Weights and inputs are random.");
-  auto o = std::make_shared<Options>();
-  block->add_option("--precision", o->precisions, "Precisions to measure, separated by commas")
-      ->delimiter(',')
-      ->type_name("P,...")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp8", "fp8-tensor", "mxfp8", "nvfp4"}));
-  block->add_option("--device", o->device, "cpu")->capture_default_str()->type_name("D");
-  block->add_option("--compile", o->compile, "on or off")
-      ->capture_default_str()
-      ->type_name("C")
-      ->check(CLI::IsMember({"on", "off"}));
-  block->add_option("--tokens", o->tokens, "Tokens")
-      ->capture_default_str()
-      ->type_name("N")
-      ->check(CLI::Range(1, 65536));
-  block->add_option("--dim", o->dim, "Width of the model")
-      ->capture_default_str()
-      ->type_name("N")
-      ->check(CLI::Range(384, 16384));
-  block->add_option("--runs", o->runs, "Timed runs; the median counts")
-      ->capture_default_str()
-      ->type_name("N")
-      ->check(CLI::Range(1, 1000));
-  block->add_option("--threads", o->threads, "CPU threads (default: all)")
-      ->type_name("N")
-      ->check(CLI::Range(1, 256));
-  block->add_flag("--profile", o->profile, "Also show which operations take the time");
-  block->add_flag("--json", o->json, "Print one JSON object per line");
+      "On the CPU the ratio is to oneDNN's plain float matrix product on the same shapes, timed in "
+      "turn with the\nblock; medians of --runs. Weights and inputs are random.");
+  auto o = std::make_shared<BenchOptions>();
+  add_bench_options(*block, *o);
   block->callback([o] { run_block(*o); });
+
+  CLI::App* model = command->add_subcommand(
+      "model", "All blocks of Z-Image at full size with random weights, per precision (GPU)");
+  auto m = std::make_shared<BenchOptions>();
+  m->device = "cuda";
+  add_bench_options(*model, *m);
+  model->add_option("--layers", m->layers, "Blocks")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 200));
+  model->callback([m] { bench_blocks_on_device(*m, m->layers); });
+
+  CLI::App* linear =
+      command->add_subcommand("linear", "The linears of a Z-Image block, per precision (GPU)");
+  auto l = std::make_shared<BenchOptions>();
+  l->device = "cuda";
+  add_bench_options(*linear, *l);
+  linear->callback([l] { bench_linear_on_device(*l); });
+
+  CLI::App* pipeline = command->add_subcommand(
+      "pipeline", "Text encoder, 8 steps and VAE of a full-size Z-Image at 1024x1024 (GPU)");
+  auto p = std::make_shared<BenchOptions>();
+  p->device = "cuda";
+  p->precisions = {"bf16", "fp8"};
+  add_bench_options(*pipeline, *p);
+  pipeline->callback([p] { bench_pipeline_on_device(*p); });
 }
 
 }  // namespace halftone::cli

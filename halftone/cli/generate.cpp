@@ -104,7 +104,7 @@ void run_generate(Options options, const Context& context) {
   const GenerateRequest request = request_of(options);
   DiffusionModel& model = *outcome.loaded.model;
   outcome.planned = plan_generate(model, request);
-  check_memory(outcome.planned, options.model.max_memory);
+  check_memory(outcome.loaded, outcome.planned, options.model.max_memory);
   if (!options.json) print_plan(outcome.planned);
 
   ProgressBar bar("generating", context, options.json, ProgressBar::Unit::kSteps);

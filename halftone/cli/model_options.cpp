@@ -21,20 +21,30 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Choice choose_device(const std::string& asked) {
-  if (asked == "auto" || asked == "cpu") return {asked, "cpu", "native", ""};
-  return {asked, "cpu", "fallback", "this version computes on the CPU"};
+Choice device_choice(const std::string& asked, const Backend& backend) {
+  if (!backend.fallback.empty()) return {asked, "cpu", "fallback", backend.fallback};
+  const bool cpu = backend.device == nullptr;
+  return {asked, backend.info.device.str(), "native", cpu ? "" : backend.info.name};
 }
 
-Choice choose_compile(const std::string& asked) {
+Choice choose_compile(const std::string& asked, const Backend& backend) {
   if (asked == "off") return {asked, "off", "native", "node by node"};
-  return {asked, "on", "native", "operations on rows are fused"};
+  return {asked, "on", "native",
+          backend.device == nullptr ? "operations on rows are fused"
+                                    : "operations on rows are fused, products on one input merged, "
+                                      "launches recorded"};
+}
+
+// What "auto" means for weights that are stored in high precision.
+const Format& usual_format(const DeviceInfo& device) {
+  return device.device.kind == DeviceKind::kCpu ? formats::fp32 : formats::bf16;
 }
 
 // What the loader is asked for.
-void set_precision(const std::string& asked, LoadOptions& load) {
+void set_precision(const std::string& asked, const DeviceInfo& device, LoadOptions& load) {
   load.automatic = asked == "auto";
-  load.activations = asked == "auto" || asked == "fp32" ? DType::kF32 : DType::kBF16;
+  const std::string_view activations = load.automatic ? usual_format(device).name : asked;
+  load.activations = activations == "fp32" ? DType::kF32 : DType::kBF16;
   const Format format = find_format(asked).value_or(formats::fp32);
   if (format.quantized()) load.format = format;
   load.quantize_activations = load.automatic || format.quantized();
@@ -48,11 +58,12 @@ std::string names_of(const std::map<std::string, int>& formats) {
 }
 
 // What became of it.
-Choice chosen_precision(const std::string& asked, const LoadReport& report) {
-  const auto support = [](const Format& format) { return format_support(cpu_device(), format); };
+Choice chosen_precision(const std::string& asked, const DeviceInfo& device,
+                        const LoadReport& report) {
+  const auto support = [&](const Format& format) { return format_support(device, format); };
   const bool quantizes = asked != "fp32" && asked != "bf16";
   if (report.formats.empty() || !quantizes) {
-    const Format format = asked == "bf16" ? formats::bf16 : formats::fp32;
+    const Format format = quantizes ? usual_format(device) : *find_format(asked);
     const FormatSupport how = support(format);
     Choice choice{asked, std::string(format.name), std::string(to_string(how.support)),
                   std::string(how.why)};
@@ -207,8 +218,12 @@ std::pair<int64_t, int64_t> parse_size(const std::string& text) {
   return {width, height};
 }
 
-void check_memory(const ModelMemory& planned, const std::string& limit) {
-  const int64_t available = limit.empty() ? available_memory() : parse_bytes(limit);
+void check_memory(const LoadedModel& loaded, const ModelMemory& planned, const std::string& limit) {
+  // A device holds the weights already.
+  const int64_t free = loaded.context != nullptr
+                           ? loaded.context->memory().free + planned.owned_weights
+                           : available_memory();
+  const int64_t available = limit.empty() ? free : parse_bytes(limit);
   if (planned.peak() > available) {
     throw Error(ErrorCode::kOutOfMemory, limit.empty() ? "memory" : "--max-memory",
                 "{} are needed (weights {}, values {}, scratch {}) and {} are {}; a smaller --size "
@@ -227,8 +242,10 @@ LoadedModel load(const ModelOptions& asked) {
   const auto start = std::chrono::steady_clock::now();
   ModelOptions options = asked;
   LoadedModel loaded;
-  loaded.device = choose_device(options.device);
-  loaded.compile = choose_compile(options.compile);
+  const Backend backend = choose_backend(options.device);
+  loaded.context = backend.device;
+  loaded.device = device_choice(options.device, backend);
+  loaded.compile = choose_compile(options.compile, backend);
   const auto forbid_fallbacks = [&](const LoadReport& report) {
     loaded.fallbacks = fallbacks_of(loaded, report);
     if (options.strict && !loaded.fallbacks.empty()) {
@@ -245,13 +262,13 @@ LoadedModel load(const ModelOptions& asked) {
   loaded.schedule = parse_flow_match_config(read_json_file(schedule), schedule.string());
 
   LoadOptions how;
-  set_precision(options.precision, how);
+  set_precision(options.precision, backend.info, how);
   how.compile = loaded.compile.used == "on";
   how.loras = loaded.loras;
-  how.kernels = &cpu_kernels();
-  how.stream = {options.threads > 0 ? options.threads : hardware_threads()};
+  how.kernels = backend.kernels;
+  how.stream = backend.stream(options.threads > 0 ? options.threads : hardware_threads());
   loaded.model = zimage::load_model(files, how);
-  loaded.precision = chosen_precision(options.precision, loaded.model->load_report());
+  loaded.precision = chosen_precision(options.precision, backend.info, loaded.model->load_report());
   forbid_fallbacks(loaded.model->load_report());
   loaded.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return loaded;
@@ -270,7 +287,7 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
   command
       .add_option("--precision", options.precision,
                   "auto, fp32, bf16, fp8, fp8-tensor, mxfp8 or nvfp4; auto is what the weights are "
-                  "stored in, or fp32")
+                  "stored in, or else fp32 on the CPU and bf16 on a GPU")
       ->capture_default_str()
       ->type_name("P")
       ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp8", "fp8-tensor", "mxfp8", "nvfp4"}));
@@ -278,7 +295,9 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
       ->type_name("FILE[:STRENGTH]")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command.add_option("--compile", options.compile, "Fuse operations: auto, on or off")
+  command
+      .add_option("--compile", options.compile,
+                  "Fuse operations; on a GPU also record launches: auto, on or off")
       ->capture_default_str()
       ->type_name("C")
       ->check(CLI::IsMember({"auto", "on", "off"}));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "halftone/diffusion/generate.h"
+#include "halftone/runtime/backend.h"
 
 namespace halftone::cli {
 
@@ -36,6 +37,7 @@ nlohmann::ordered_json to_json(const Choice& choice);
 
 struct LoadedModel {
   std::string path;  // of the model; the one that comes with the program where none was given
+  std::shared_ptr<DeviceContext> context;  // null on the CPU; outlives the model
   std::unique_ptr<DiffusionModel> model;
   FlowMatchConfig schedule;
   ModelDefaults defaults;
@@ -48,7 +50,8 @@ struct LoadedModel {
 LoadedModel load(const ModelOptions& options);
 
 // An Error where a run needs more memory than there is, or than --max-memory allows.
-void check_memory(const ModelMemory& planned, const std::string& max_memory);
+void check_memory(const LoadedModel& loaded, const ModelMemory& planned,
+                  const std::string& max_memory);
 
 std::pair<int64_t, int64_t> parse_size(const std::string& text);  // "640x480"
 

@@ -76,7 +76,7 @@ Column make_column(const Options& options, const std::string& precision,
   for (const std::string& prompt : prompts) {
     request.prompt = prompt;
     const ModelMemory memory = plan_generate(*loaded.model, request);
-    check_memory(memory, how.max_memory);
+    check_memory(loaded, memory, how.max_memory);
     column.weight_bytes = memory.file_weights + memory.owned_weights;
     const auto start = std::chrono::steady_clock::now();
     GenerateResult result = generate(*loaded.model, loaded.schedule, request, progress);

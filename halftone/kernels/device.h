@@ -42,6 +42,9 @@ class DeviceContext {
   // Records what `launches` launches without running it.
   virtual std::unique_ptr<Recording> record(const std::function<void()>& launches) = 0;
 
+  // Bytes that a large copy reads and writes per second.
+  virtual double copy_bandwidth() = 0;
+
   // Device time since the last mark, in seconds; the first mark returns 0.
   virtual double mark() = 0;
 };

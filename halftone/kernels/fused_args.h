@@ -53,6 +53,9 @@ struct FusedRowsAttributes {
   struct Input {
     RowSource source = RowSource::kPerRow;
     int64_t length = 0;  // values of one row
+    // Where they are columns of something wider: the first one, and the values from one row to the
+    // next.
+    int64_t begin = 0, stride = 0;
   };
   std::vector<Input> inputs;
   std::vector<RowStep> steps;

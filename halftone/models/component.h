@@ -1,22 +1,55 @@
 // A part of a model: its weights, and programs on them, one per shape.
 #pragma once
 
+#include <algorithm>
 #include <list>
 #include <memory>
 #include <string>
 
 #include "halftone/models/model.h"
+#include "halftone/passes/fuse.h"
+#include "halftone/passes/merge.h"
 #include "halftone/runtime/program.h"
 
 namespace halftone {
 
 class Component {
  public:
-  Component(Weights weights, const LoadOptions& options, std::shared_ptr<Arena> arena)
+  // `graphs` show which weights are used together: on a device some are stacked.
+  Component(Weights weights, std::span<const std::shared_ptr<Graph>> graphs,
+            const LoadOptions& options, std::shared_ptr<Arena> arena)
       : weights_(std::move(weights)),
-        kernels_(*options.kernels),
-        stream_(options.stream),
-        arena_(std::move(arena)) {}
+        options_{options.kernels, options.stream, options.compile},
+        arena_(std::move(arena)) {
+    DeviceContext* device = options.stream.device;
+    if (device == nullptr) return;
+    if (options.compile) {
+      const auto can_stack = [&](const std::string& a, const std::string& b) {
+        return are_stored_alike(weights_.at(a), weights_.at(b));
+      };
+      for (const auto& graph : graphs) {
+        for (const std::string& name : merged_weights(*merge_linears(*graph, can_stack))) {
+          merged_.push_back("|" + name + "|");
+        }
+      }
+    }
+    std::vector<std::string> names;
+    for (const std::string& name : merged_) names.push_back(name.substr(1, name.size() - 2));
+    weights_ = to_device(weights_, names, *device);
+  }
+
+  // As this component's programs run a graph.
+  std::shared_ptr<Graph> compiled(const std::shared_ptr<Graph>& graph) const {
+    if (!options_.record) return graph;
+    if (options_.stream.device == nullptr) return fuse(*graph);
+    const auto stacked = [&](const std::string& a, const std::string& b) {
+      return std::any_of(merged_.begin(), merged_.end(), [&](const std::string& names) {
+        return names.find("|" + a + "|") != std::string::npos &&
+               names.find("|" + b + "|") != std::string::npos;
+      });
+    };
+    return fuse(*merge_linears(*graph, stacked));
+  }
 
   const Weights& weights() const { return weights_; }
 
@@ -29,8 +62,7 @@ class Component {
       return *programs_.front().program;
     }
     if (programs_.size() == kMostPrograms) programs_.pop_back();
-    programs_.push_front(
-        {key, std::make_unique<Program>(build(), weights_, kernels_, stream_, arena_)});
+    programs_.push_front({key, std::make_unique<Program>(build(), weights_, options_, arena_)});
     ++built_;
     return *programs_.front().program;
   }
@@ -48,16 +80,22 @@ class Component {
     std::string key;
     std::unique_ptr<Program> program;
   };
+  static bool are_stored_alike(const Weight& a, const Weight& b) {
+    const auto *x = std::get_if<QuantizedTensor>(&a), *y = std::get_if<QuantizedTensor>(&b);
+    if ((x == nullptr) != (y == nullptr)) return false;
+    if (x != nullptr) return x->format == y->format;
+    return std::get<Tensor>(a).dtype() == std::get<Tensor>(b).dtype();
+  }
   static bool is_mapped(const Weight& weight) {
     const auto* quantized = std::get_if<QuantizedTensor>(&weight);
     return quantized != nullptr ? quantized->codes.mapped() : std::get<Tensor>(weight).mapped();
   }
 
   Weights weights_;
-  const Kernels& kernels_;
-  Stream stream_;
+  ProgramOptions options_;
   std::shared_ptr<Arena> arena_;
-  std::list<Entry> programs_;  // most recent first
+  std::vector<std::string> merged_;  // "|a|b|": weights that were stacked
+  std::list<Entry> programs_;        // most recent first
   int built_ = 0;
 };
 

@@ -58,14 +58,14 @@ bool is_float(const ValueType& type) {
 // How an operand lies against rows of this shape; nothing where it does not.
 std::optional<FusedRowsAttributes::Input> as_input(const Shape& shape, const RowShape& rows) {
   using Input = FusedRowsAttributes::Input;
-  if (shape.rank() == 1) return Input{RowSource::kShared, shape[0]};
+  if (shape.rank() == 1) return Input{RowSource::kShared, shape[0], 0, shape[0]};
   if (shape.rank() < 3) return std::nullopt;
   const int64_t length = shape.numel() / (shape[0] * shape[1]);
   if (shape[0] == rows.items && shape[1] == rows.rows_per_item) {
-    return Input{RowSource::kPerRow, length};
+    return Input{RowSource::kPerRow, length, 0, length};
   }
   if (shape[1] != 1 || (shape[0] != rows.items && shape[0] != 1)) return std::nullopt;
-  return Input{shape[0] == 1 ? RowSource::kShared : RowSource::kPerItem, length};
+  return Input{shape[0] == 1 ? RowSource::kShared : RowSource::kPerItem, length, 0, length};
 }
 
 class Fuser {
@@ -121,14 +121,61 @@ class Fuser {
     for (const int id : node.inputs) {
       const int producer = graph_.values()[id].producer;
       const int group = producer < 0 ? -1 : group_of_[producer];
-      if (group < 0 || !groups_[group].rows.same_rows(*rows)) continue;
-      if (groups_[group].nodes.size() >= kMostSteps || !can_join(index, group)) continue;
-      group_of_[index] = group;
-      groups_[group].nodes.push_back(index);
-      return;
+      if (group >= 0 && try_join(index, group, *rows)) return;
+    }
+    // Others that read the same memory: the columns of one product, say.
+    for (const int id : node.inputs) {
+      const int root = columns_of(id).value;
+      if (graph_.values()[root].source != Source::kNode) continue;
+      for (size_t g = 0; g < groups_.size(); ++g) {
+        if (reads(groups_[g], root) && try_join(index, static_cast<int>(g), *rows)) return;
+      }
     }
     group_of_[index] = static_cast<int>(groups_.size());
     groups_.push_back({*rows, {index}});
+  }
+
+  bool try_join(int index, int group, const RowShape& rows) {
+    Group& g = groups_[group];
+    if (!g.rows.same_rows(rows) || g.rows.length != rows.length || g.nodes.size() >= kMostSteps ||
+        !can_join(index, group)) {
+      return false;
+    }
+    group_of_[index] = group;
+    g.nodes.push_back(index);
+    return true;
+  }
+
+  bool reads(const Group& group, int root) const {
+    return std::any_of(group.nodes.begin(), group.nodes.end(), [&](int node) {
+      const auto& inputs = graph_.nodes()[node].inputs;
+      return std::any_of(inputs.begin(), inputs.end(),
+                         [&](int id) { return columns_of(id).value == root; });
+    });
+  }
+
+  // What a value is columns of: itself mostly, or what it was cut from.
+  struct Columns {
+    int value = -1;
+    int64_t begin = 0, stride = 0;  // a stride of 0 where it is itself
+  };
+  Columns columns_of(int id) const {
+    const ValueInfo* info = &graph_.values()[id];
+    const Shape& shape = info->type.shape;
+    if (shape.rank() < 3 || info->producer < 0) return {id};
+    const Node* node = &graph_.nodes()[info->producer];
+    if (node->op == Op::kReshape) {  // [B, T, H, D] of [B, T, H * D]
+      info = &graph_.values()[node->inputs[0]];
+      const Shape& from = info->type.shape;
+      if (from.rank() != 3 || from[0] != shape[0] || from[1] != shape[1] || info->producer < 0) {
+        return {id};
+      }
+      node = &graph_.nodes()[info->producer];
+    }
+    if (node->op != Op::kSlice || info->type.shape.rank() != 3) return {id};
+    const auto& how = std::get<AxisAttributes>(node->attributes);
+    if (how.axis != 2) return {id};
+    return {node->inputs[0], how.begin, graph_.values()[node->inputs[0]].type.shape[2]};
   }
 
   // Whether no input from outside the group depends on the group: otherwise neither could be first.
@@ -238,8 +285,14 @@ class Fuser {
         const int producer = graph_.values()[id].producer;
         if (slot.contains(id) || (producer >= 0 && group_of_[producer] == group)) continue;
         slot[id] = static_cast<int>(inputs.size());
-        inputs.push_back(at[id]);
-        how.inputs.push_back(*as_input(graph_.values()[id].type.shape, g.rows));
+        auto input = *as_input(graph_.values()[id].type.shape, g.rows);
+        const Columns columns = columns_of(id);
+        if (columns.stride != 0) {
+          input.begin = columns.begin;
+          input.stride = columns.stride;
+        }
+        inputs.push_back(at[columns.value]);
+        how.inputs.push_back(input);
       }
     }
     std::vector<ValueType> types;

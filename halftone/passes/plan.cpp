@@ -39,22 +39,75 @@ std::vector<bool> used_nodes(const Graph& graph) {
   return used;
 }
 
+// Columns [begin, end) of [B, T, C] whose readers are all attention, perhaps as [B, T, H, D].
+class AttentionColumns {
+ public:
+  explicit AttentionColumns(const Graph& graph)
+      : graph_(graph), readers_(graph.values().size()), is_output_(graph.values().size(), false) {
+    for (const Node& node : graph.nodes()) {
+      for (const int id : node.inputs) readers_[id].push_back(&node);
+    }
+    for (const auto& [name, value] : graph.outputs()) is_output_[value.id()] = true;
+  }
+
+  bool contains(const Node& node) const {
+    if (node.op != Op::kSlice) return false;
+    const ValueInfo& source = graph_.values()[node.inputs[0]];
+    const Shape& shape = source.type.shape;
+    return std::get<AxisAttributes>(node.attributes).axis == 2 && shape.rank() == 3 &&
+           source.source == Source::kNode && only_attention_reads(node.outputs[0]);
+  }
+
+ private:
+  bool only_attention_reads(int id) const {
+    if (is_output_[id]) return false;
+    const Shape& shape = graph_.values()[id].type.shape;
+    return std::all_of(readers_[id].begin(), readers_[id].end(), [&](const Node* reader) {
+      if (reader->op == Op::kAttention || reader->op == Op::kAttentionGrad) return true;
+      if (reader->op != Op::kReshape) return false;
+      const Shape& heads = graph_.values()[reader->outputs[0]].type.shape;
+      return heads.rank() == 4 && heads[0] == shape[0] && heads[1] == shape[1] &&
+             only_attention_reads(reader->outputs[0]);
+    });
+  }
+
+  const Graph& graph_;
+  std::vector<std::vector<const Node*>> readers_;
+  std::vector<bool> is_output_;
+};
+
 }  // namespace
 
-MemoryPlan plan_memory(const Graph& graph) {
+MemoryPlan plan_memory(const Graph& graph, bool strided_attention) {
   const auto count = graph.values().size();
   MemoryPlan plan;
   plan.offset.assign(count, MemoryPlan::kOutside);
   plan.storage.resize(count);
-  plan.used = used_nodes(graph);
+  plan.token_stride.assign(count, 0);
+  plan.runs = used_nodes(graph);
   for (size_t id = 0; id < count; ++id) plan.storage[id] = static_cast<int>(id);
+  std::vector<int64_t> shift(count, 0);  // bytes from the start of the shared storage
+  const AttentionColumns columns(graph);
 
   std::vector<Lifetime> lifetimes(count);
   const auto end = static_cast<int>(graph.nodes().size());
   for (int i = 0; i < end; ++i) {
     const Node& node = graph.nodes()[i];
-    if (!plan.used[i]) continue;
-    if (node.op == Op::kReshape) plan.storage[node.outputs[0]] = plan.storage[node.inputs[0]];
+    if (!plan.runs[i]) continue;
+    const bool left_in_place = strided_attention && columns.contains(node);
+    if (node.op == Op::kReshape || left_in_place) {
+      const int from = node.inputs[0], to = node.outputs[0];
+      plan.runs[i] = false;
+      plan.storage[to] = plan.storage[from];
+      plan.token_stride[to] = plan.token_stride[from];
+      shift[to] = shift[from];
+      if (left_in_place) {
+        const ValueType& type = graph.values()[from].type;
+        const int64_t begin = std::get<AxisAttributes>(node.attributes).begin;
+        plan.token_stride[to] = type.shape[2];
+        shift[to] += begin * bits_of(type.dtype) / 8;
+      }
+    }
     for (const int id : node.inputs) lifetimes[plan.storage[id]].last = i;
     for (const int id : node.outputs) {
       if (plan.storage[id] != id) continue;
@@ -92,7 +145,10 @@ MemoryPlan plan_memory(const Graph& graph) {
     plan.arena_bytes = std::max(plan.arena_bytes, offset + lifetime.bytes);
     placed.push_back(lifetime);
   }
-  for (size_t id = 0; id < count; ++id) plan.offset[id] = plan.offset[plan.storage[id]];
+  for (size_t id = 0; id < count; ++id) {
+    const int64_t start = plan.offset[plan.storage[id]];
+    plan.offset[id] = start == MemoryPlan::kOutside ? start : start + shift[id];
+  }
   return plan;
 }
 

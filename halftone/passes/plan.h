@@ -11,12 +11,14 @@ namespace halftone {
 struct MemoryPlan {
   static constexpr int64_t kOutside = -1;  // inputs, weights and constants
 
-  std::vector<int64_t> offset;  // per value, in the arena; a reshape has that of its source
-  std::vector<int> storage;     // per value, the one whose bytes it shares (itself, mostly)
+  std::vector<int64_t> offset;        // per value, in the arena; a reshape has that of its source
+  std::vector<int> storage;           // per value, the one whose bytes it shares (itself, mostly)
+  std::vector<int64_t> token_stride;  // per value, as ConstView has it; 0 where it is packed
   int64_t arena_bytes = 0;
-  std::vector<bool> used;  // per node: whether an output of the graph depends on it
+  std::vector<bool> runs;  // per node: an output of the graph depends on it, and it computes
 };
 
-MemoryPlan plan_memory(const Graph& graph);
+// With strided attention, columns of a value that only attention reads are left where they are.
+MemoryPlan plan_memory(const Graph& graph, bool strided_attention = false);
 
 }  // namespace halftone

@@ -28,7 +28,7 @@ std::shared_ptr<Graph> rewrite(const Graph& source, const Rewrite& how) {
 }
 
 std::shared_ptr<Graph> rebuild(const Graph& source, const AddNodes& add_nodes,
-                               const WeightType& weight_type) {
+                               const WeightType& weight_type, const DropWeight& drop_weight) {
   auto out = std::make_shared<Graph>();
   std::vector<Value> at(source.values().size());
   for (size_t id = 0; id < at.size(); ++id) {
@@ -38,6 +38,7 @@ std::shared_ptr<Graph> rebuild(const Graph& source, const AddNodes& add_nodes,
         at[id] = out->input(info.name, info.type);
         break;
       case Source::kWeight:
+        if (drop_weight && drop_weight(info.name)) break;
         at[id] =
             out->weight(info.name, weight_type ? weight_type(info.name, info.type) : info.type);
         break;

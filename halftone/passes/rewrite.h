@@ -29,8 +29,11 @@ std::shared_ptr<Graph> rewrite(const Graph& source, const Rewrite& how);
 // value in the copy: set for inputs, weights and constants, to be set for what nodes compute as far
 // as other nodes and outputs need it.
 using AddNodes = std::function<void(Graph& out, std::vector<Value>& at)>;
+// Weights that the copy does without.
+using DropWeight = std::function<bool(const std::string& name)>;
 std::shared_ptr<Graph> rebuild(const Graph& source, const AddNodes& add_nodes,
-                               const WeightType& weight_type = {});
+                               const WeightType& weight_type = {},
+                               const DropWeight& drop_weight = {});
 
 // The node as it is.
 std::vector<Value> copy_node(Graph& out, const Graph& source, const Node& node,

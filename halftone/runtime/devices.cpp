@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "halftone/base/threads.h"
-#include "halftone/kernels/kernels.h"
+#include "halftone/kernels/cuda/backend.h"
 
 namespace halftone {
 namespace {
@@ -112,7 +112,10 @@ int64_t available_memory() {
   return std::min(available, std::max<int64_t>(0, most - used));
 }
 
-std::vector<std::string> backends() { return {"cpu"}; }
+std::vector<std::string> backends() {
+  if (has_cuda()) return {"cpu", "cuda"};
+  return {"cpu"};
+}
 
 CpuInfo cpu_info() {
   CpuInfo info;

@@ -28,11 +28,13 @@ std::string mismatch(const Weight& weight, const ValueType& type) {
 
 ConstView view_of(const Weight& weight) {
   if (const auto* tensor = std::get_if<Tensor>(&weight)) {
-    return {tensor->bytes().data(), tensor->dtype(), tensor->shape()};
+    return {tensor->address(), tensor->dtype(), tensor->shape()};
   }
   const auto& q = std::get<QuantizedTensor>(weight);
-  ConstView view{q.codes.bytes().data(), DType::kF32, q.shape, &q.format, q.scales.bytes().data()};
-  if (q.format.global_scale) view.global_scale = q.global_scale.as<float>().data();
+  ConstView view{q.codes.address(), DType::kF32, q.shape, &q.format, q.scales.address()};
+  if (q.format.global_scale) {
+    view.global_scale = reinterpret_cast<const float*>(q.global_scale.address());
+  }
   return view;
 }
 
@@ -54,26 +56,30 @@ ConstView constant(const View& v) {
   return {v.data, v.dtype, v.shape, v.format, v.scales, v.global_scale, v.rows_per_scale};
 }
 
-int64_t largest_workspace_of(const Graph& graph, const MemoryPlan& plan, const Kernels& kernels,
-                             int threads, const std::map<int, Weight>& bound) {
+int64_t largest_workspace_of(const Graph& graph, const MemoryPlan& plan,
+                             const ProgramOptions& options, const std::map<int, Weight>& bound) {
   // Nothing is read through these views; only inputs that are not there have null data.
   std::byte somewhere{};
   const auto view = [&](int id) {
-    const auto found = bound.find(id);
-    return found != bound.end() ? view_of(found->second)
-                                : constant(view_at(graph.values()[id].type, &somewhere));
+    const auto found = bound.find(plan.storage[id]);
+    const ValueType& type = graph.values()[id].type;
+    ConstView result =
+        found != bound.end() ? view_of(found->second) : constant(view_at(type, &somewhere));
+    result.shape = type.shape;
+    result.token_stride = plan.token_stride[id];
+    return result;
   };
   int64_t most = 0;
   std::vector<ConstView> in;
   std::vector<View> out;
   for (size_t i = 0; i < graph.nodes().size(); ++i) {
     const Node& node = graph.nodes()[i];
-    if (!plan.used[i] || node.op == Op::kReshape) continue;
+    if (!plan.runs[i]) continue;
     in.clear();
     out.clear();
     for (const int id : node.inputs) in.push_back(view(id));
     for (const int id : node.outputs) out.push_back(view_at(graph.values()[id].type, &somewhere));
-    most = std::max(most, workspace_bytes(node, in, out, kernels, threads));
+    most = std::max(most, workspace_bytes(node, in, out, *options.kernels, options.stream));
   }
   return most;
 }
@@ -89,25 +95,25 @@ int64_t byte_size_of(const Weight& weight) {
   return std::visit([](const auto& w) { return w.byte_size(); }, weight);
 }
 
-std::byte* Arena::reserve(int64_t bytes) {
+std::byte* Arena::reserve(int64_t bytes, DeviceContext* device) {
   bytes = std::max(bytes, expected_);
-  if (bytes > memory_.byte_size()) {
-    memory_ = Tensor();  // before the new one, not beside it
-    memory_ = Tensor::empty(DType::kU8, {bytes});
+  if (!memory_ || bytes > static_cast<int64_t>(memory_->size())) {
+    memory_ = nullptr;  // before the new one, not beside it
+    memory_ = device != nullptr ? device->allocate(bytes, "values while running")
+                                : Storage::allocate(bytes);
   }
-  return memory_.defined() ? memory_.mutable_bytes().data() : nullptr;
+  return memory_->address();
 }
 
-Program::Program(std::shared_ptr<const Graph> graph, const Weights& weights, const Kernels& kernels,
-                 Stream stream, std::shared_ptr<Arena> arena)
+Program::Program(std::shared_ptr<const Graph> graph, const Weights& weights,
+                 const ProgramOptions& options, std::shared_ptr<Arena> arena)
     : graph_(std::move(graph)),
-      kernels_(kernels),
-      stream_(stream),
-      plan_(plan_memory(*graph_)),
+      options_(options),
+      plan_(plan_memory(*graph_, options.kernels->strided_attention)),
       arena_(std::move(arena)) {
   bind_weights(weights);
   memory_.arena = plan_.arena_bytes;
-  memory_.workspace = largest_workspace_of(*graph_, plan_, kernels_, stream_.threads, bound_);
+  memory_.workspace = largest_workspace_of(*graph_, plan_, options_, bound_);
   for (const auto* side : {&graph_->inputs(), &graph_->outputs()}) {
     for (const auto& [name, value] : *side) {
       memory_.borders += value.shape().checked_bytes(value.dtype()).value();
@@ -151,52 +157,112 @@ void Program::bind_inputs(const std::map<std::string, Tensor>& inputs) {
   }
 }
 
+// The arena and, on a device, constants and inputs there. Recordings hold their addresses.
+void Program::prepare_memory() {
+  const std::byte* before = memory_start_;
+  memory_start_ = arena_->reserve(memory_.arena + memory_.workspace, device());
+  options_.stream.workspace = memory_start_ + memory_.arena;
+  options_.stream.workspace_bytes = memory_.workspace;
+  if (device() == nullptr) return;
+  if (memory_start_ != before) {
+    recording_ = nullptr;
+    warm_ = false;
+  }
+  for (auto& [id, weight] : bound_) {
+    const ValueInfo& info = graph_->values()[id];
+    if (info.source == Source::kWeight) continue;
+    const Tensor& host = std::get<Tensor>(weight);
+    if (host.device() != Device{}) continue;  // a constant of an earlier run
+    Tensor& there = resident_[id];
+    if (!there.defined()) {
+      there =
+          Tensor(device()->allocate(host.byte_size(), info.name), 0, host.dtype(), host.shape());
+    }
+    device()->upload(const_cast<std::byte*>(there.address()), host.bytes());
+    weight = there;
+  }
+}
+
 ConstView Program::const_view(int id) const {
   const auto bound = bound_.find(plan_.storage[id]);
-  if (bound == bound_.end()) return constant(view(id));
-  ConstView view = view_of(bound->second);
-  view.shape = graph_->values()[id].type.shape;  // a reshape's own; the dtype is what is stored
-  return view;
+  ConstView result = bound == bound_.end() ? constant(view(id)) : view_of(bound->second);
+  result.shape = graph_->values()[id].type.shape;  // a reshape's own; the dtype is what is stored
+  result.token_stride = plan_.token_stride[id];
+  return result;
 }
 
 View Program::view(int id) const {
   return view_at(graph_->values()[id].type, memory_start_ + plan_.offset[id]);
 }
 
-std::map<std::string, Tensor> Program::run(const std::map<std::string, Tensor>& inputs) {
-  bind_inputs(inputs);
-  memory_start_ = arena_->reserve(memory_.arena + memory_.workspace);
-  stream_.workspace = memory_start_ + memory_.arena;
-  stream_.workspace_bytes = memory_.workspace;
+void Program::launch_all() {
   std::vector<ConstView> in;
   std::vector<View> out;
   for (size_t i = 0; i < graph_->nodes().size(); ++i) {
     const Node& node = graph_->nodes()[i];
-    if (!plan_.used[i] || node.op == Op::kReshape) continue;
+    if (!plan_.runs[i]) continue;
     in.clear();
     out.clear();
     for (const int id : node.inputs) in.push_back(const_view(id));
     for (const int id : node.outputs) out.push_back(view(id));
     const auto start = std::chrono::steady_clock::now();
-    launch(node, in, out, kernels_, stream_);
+    if (timer_ && device() != nullptr) device()->mark();
+    launch(node, in, out, *options_.kernels, options_.stream);
     if (timer_) {
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-      timer_(node, took.count());
+      timer_(node, device() != nullptr ? device()->mark() : took.count());
     }
   }
+}
 
+// The first run chooses algorithms, which cannot be recorded; the second is recorded.
+void Program::compute() {
+  if (!options_.record || device() == nullptr || timer_ || !warm_) {
+    launch_all();
+    warm_ = true;
+    return;
+  }
+  if (!recording_) recording_ = device()->record([&] { launch_all(); });
+  recording_->replay();
+}
+
+std::map<std::string, Tensor> Program::outputs() const {
   std::map<std::string, Tensor> results;
   for (const auto& [name, value] : graph_->outputs()) {
     HT_ASSERT(!value.type().quantized);
-    const ConstView view = const_view(value.id());
-    Tensor result = Tensor::empty(view.dtype, view.shape);
-    if (result.byte_size() > 0) {
-      std::memcpy(result.mutable_bytes().data(), view.data, result.mutable_bytes().size());
+    const ConstView from = const_view(value.id());
+    Tensor result = Tensor::empty(from.dtype, from.shape);
+    const auto* bytes = static_cast<const std::byte*>(from.data);
+    if (device() != nullptr) {
+      device()->download(result.mutable_bytes(), bytes);
+    } else if (result.byte_size() > 0) {
+      std::memcpy(result.mutable_bytes().data(), bytes, result.mutable_bytes().size());
     }
     results.emplace(name, std::move(result));
   }
-  for (const auto& [name, value] : graph_->inputs()) bound_.erase(value.id());
   return results;
+}
+
+std::map<std::string, Tensor> Program::run(const std::map<std::string, Tensor>& inputs) {
+  bind_inputs(inputs);
+  prepare_memory();
+  compute();
+  auto results = outputs();
+  if (device() == nullptr) {
+    for (const auto& [name, value] : graph_->inputs()) bound_.erase(value.id());
+  }
+  return results;
+}
+
+std::vector<double> Program::device_seconds(int runs) {
+  HT_ASSERT(device() != nullptr && memory_start_ != nullptr);
+  std::vector<double> seconds;
+  device()->mark();
+  for (int i = 0; i < runs; ++i) {
+    compute();
+    seconds.push_back(device()->mark());
+  }
+  return seconds;
 }
 
 }  // namespace halftone

@@ -32,51 +32,85 @@ struct MemoryUse {
   int64_t peak() const { return weights + working(); }
 };
 
-// Memory that programs use while they run. Programs that do not run at the same time share one.
+// Memory that programs use while they run, on one device. Programs that do not run at the same time
+// share one.
 class Arena {
  public:
-  // At least this much, kept from then on; what was there before is lost.
-  std::byte* reserve(int64_t bytes);
+  // At least this much, kept from then on; what was there before is lost. The device is null for
+  // the CPU.
+  std::byte* reserve(int64_t bytes, DeviceContext* device);
   // The first reservation will be of this much: growing step by step would leave holes.
   void expect(int64_t bytes) { expected_ = std::max(expected_, bytes); }
 
  private:
   int64_t expected_ = 0;
-  Tensor memory_;
+  std::shared_ptr<Storage> memory_;
+};
+
+// How a program runs.
+struct ProgramOptions {
+  const Kernels* kernels = nullptr;
+  Stream stream;
+  // Devices that can: launches are recorded during the second run and replayed from then on.
+  bool record = false;
 };
 
 class Program {
  public:
   // Weights that are missing, mis-shaped or in another format than the graph's are listed by name
-  // in one Error. Memory is known from here on, and allocated by the first run.
+  // in one Error. Memory is known from here on, and allocated by the first run. Weights are on the
+  // stream's device.
+  Program(std::shared_ptr<const Graph> graph, const Weights& weights, const ProgramOptions& options,
+          std::shared_ptr<Arena> arena = std::make_shared<Arena>());
   Program(std::shared_ptr<const Graph> graph, const Weights& weights, const Kernels& kernels,
-          Stream stream, std::shared_ptr<Arena> arena = std::make_shared<Arena>());
+          Stream stream)
+      : Program(std::move(graph), weights, {&kernels, stream}) {}
 
   const MemoryUse& memory() const { return memory_; }
   const Graph& graph() const { return *graph_; }
 
-  // Runs with one tensor per input of the graph. Outputs are copies and outlive the program.
+  // Runs with one tensor per input of the graph, in the CPU's memory. Outputs are copies there and
+  // outlive the program.
   std::map<std::string, Tensor> run(const std::map<std::string, Tensor>& inputs);
 
-  // Told how long each node took, from now on.
+  // Seconds of each of so many runs on what the last run was given, without copying to and from
+  // the device. Needs a device.
+  std::vector<double> device_seconds(int runs);
+  bool recorded() const { return recording_ != nullptr; }
+
+  // Told how long each node took, from now on. Then nothing is recorded or replayed.
   using NodeTimer = std::function<void(const Node& node, double seconds)>;
   void set_timer(NodeTimer timer) { timer_ = std::move(timer); }
 
  private:
   void bind_weights(const Weights& weights);
   void bind_inputs(const std::map<std::string, Tensor>& inputs);
+  void prepare_memory();
+  void compute();
+  void launch_all();
+  std::map<std::string, Tensor> outputs() const;
   ConstView const_view(int id) const;
   View view(int id) const;
+  DeviceContext* device() const { return options_.stream.device; }
 
   std::shared_ptr<const Graph> graph_;
-  const Kernels& kernels_;
-  Stream stream_;
+  ProgramOptions options_;
   MemoryPlan plan_;
   MemoryUse memory_;
   std::map<int, Weight> bound_;  // value -> weight, constant or, during a run, input
   NodeTimer timer_;
   std::shared_ptr<Arena> arena_;
   std::byte* memory_start_ = nullptr;  // of the arena, during a run
+
+  // On devices: constants and inputs, whose addresses recordings hold.
+  std::map<int, Tensor> resident_;
+  std::unique_ptr<Recording> recording_;
+  bool warm_ = false;  // has run at this address of the arena
 };
+
+// These weights in a device's memory, in one piece. Each of `merged` is a name that joins several
+// with '|': these are stacked along their rows, and no longer there one by one.
+Weights to_device(const Weights& weights, const std::vector<std::string>& merged,
+                  DeviceContext& device);
 
 }  // namespace halftone

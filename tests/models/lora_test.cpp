@@ -14,6 +14,7 @@
 #include "halftone/models/zimage/transformer.h"
 #include "halftone/passes/fuse.h"
 #include "halftone/passes/lower.h"
+#include "tests/support/backend.h"
 #include "tests/support/errors.h"
 #include "tests/support/procedural.h"
 #include "tests/support/run_graph.h"
@@ -104,7 +105,8 @@ class Lora : public testing::Test {
     }
     auto inputs = inputs_;
     inputs[kLoraStrength] = loras.strengths(2, strengths);
-    return floats(Program(fuse(*graph), weights, cpu_kernels(), {2}).run(inputs).at("sample"));
+    return floats(
+        test::tested_program(test::tested_compile(*graph), weights).run(inputs).at("sample"));
   }
   std::vector<float> expected(const std::string& name) const {
     return floats(fixture_->tensor(name));
@@ -164,7 +166,7 @@ TEST_F(Lora, RowsOfABatchMayHaveStrengthsOfTheirOwn) {
   auto graph = attach_lora(*graph_, loras.sites());
   Weights weights = weights_;
   weights.merge(loras.weights());
-  Program program(graph, weights, cpu_kernels(), {2});
+  auto program = test::tested_program(graph, weights);
   auto inputs = inputs_;
   Tensor strengths = loras.strengths(2, std::vector<float>{1});
   auto values = strengths.mutable_as<float>();

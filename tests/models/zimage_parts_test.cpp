@@ -9,6 +9,7 @@
 #include "halftone/io/safetensors_file.h"
 #include "halftone/models/autoencoder_kl/autoencoder.h"
 #include "halftone/models/qwen3/text_encoder.h"
+#include "tests/support/backend.h"
 #include "tests/support/errors.h"
 #include "tests/support/procedural.h"
 #include "tests/support/run_graph.h"
@@ -32,7 +33,7 @@ TEST(TextEncoder, EveryLayerEqualsTransformers) {
   // Both prompts in one batch, the shorter one followed by tokens that must not matter.
   const int64_t tokens = 64;
   const auto graph = qwen3::build_text_encoder(config, 2, tokens, {DType::kF32, true});
-  Program program(graph, test::procedural_weights(*graph), cpu_kernels(), {2});
+  auto program = test::tested_program(graph, test::procedural_weights(*graph));
   const auto results = program.run(qwen3::text_inputs(config, tokens, prompts));
   EXPECT_FALSE(
       graph->weights().contains("model.layers.2.mlp.up_proj.weight"));  // the last layer is not run
@@ -55,12 +56,12 @@ TEST(Autoencoder, DecodesAndEncodesLikeDiffusers) {
   const auto config =
       autoencoder_kl::parse_config(parse_json(file.metadata().at("case"), "f")["config"], "f");
   const auto decoder = autoencoder_kl::build_decoder(config, 2, 6, 4, {});
-  const auto decoded = Program(decoder, test::procedural_weights(*decoder), cpu_kernels(), {2})
+  const auto decoded = test::tested_program(decoder, test::procedural_weights(*decoder))
                            .run({{"latents", test::procedural_uniform("vae.latents", {2, 16, 6, 4},
                                                                       std::sqrt(3.0f))}});
   EXPECT_LE(relative_error(floats(decoded.at("image")), floats(file.tensor("decoded"))), 2e-5);
   const auto encoder = autoencoder_kl::build_encoder(config, 1, 12, 20, {});
-  const auto encoded = Program(encoder, test::procedural_weights(*encoder), cpu_kernels(), {2})
+  const auto encoded = test::tested_program(encoder, test::procedural_weights(*encoder))
                            .run({{"image", test::procedural_uniform("vae.image", {1, 3, 12, 20})}});
   EXPECT_LE(relative_error(floats(encoded.at("mean")), floats(file.tensor("mean"))), 2e-5);
   EXPECT_LE(relative_error(floats(encoded.at("logvar")), floats(file.tensor("logvar"))), 2e-5);

@@ -9,8 +9,8 @@
 #include "halftone/models/weights.h"
 #include "halftone/models/zimage/names.h"
 #include "halftone/models/zimage/transformer.h"
-#include "halftone/passes/fuse.h"
 #include "halftone/passes/lower.h"
+#include "tests/support/backend.h"
 #include "tests/support/errors.h"
 #include "tests/support/procedural.h"
 #include "tests/support/run_graph.h"
@@ -75,7 +75,7 @@ std::vector<float> rows_within(const Tensor& x, const std::vector<int64_t>& leng
 
 TEST_P(Golden, EveryBlockEqualsDiffusers) {
   const auto graph = build_transformer(config_, shape_, {DType::kF32, true});
-  Program program(graph, test::procedural_weights(*graph), cpu_kernels(), {2});
+  auto program = test::tested_program(graph, test::procedural_weights(*graph));
   const auto results = program.run(inputs_);
   std::vector<int64_t> caption, all;
   for (const Tensor& c : captions_) {
@@ -100,7 +100,7 @@ TEST_P(Golden, EveryBlockEqualsDiffusers) {
 
 TEST_P(Golden, Bf16IsNoWorseThanDiffusersInBf16) {
   const auto graph = build_transformer(config_, shape_, {DType::kBF16, false});
-  Program program(graph, test::procedural_weights(*graph), cpu_kernels(), {2});
+  auto program = test::tested_program(graph, test::procedural_weights(*graph));
   const double error =
       relative_error(floats(program.run(inputs_).at("sample")), expected("sample"));
   EXPECT_LE(error, 1.25 * bf16_error_);
@@ -133,13 +133,15 @@ TEST_P(Golden, PrecisionsCostWhatTheyShouldAndNotLess) {
     quantize_weights(weights, quantized.report, cpu_kernels(), {2});
     const auto lowered = lower(*quantized.graph);
     const auto run = [&](const std::shared_ptr<Graph>& g) {
-      return floats(Program(g, weights, cpu_kernels(), {2}).run(inputs_).at("sample"));
+      return floats(test::tested_program(g, weights).run(inputs_).at("sample"));
     };
     const auto sample = run(lowered);
     const double error = relative_error(sample, exact);
     EXPECT_GE(error, least) << format.name;
     EXPECT_LE(error, most) << format.name;
-    EXPECT_EQ(run(fuse(*lowered)), sample) << format.name << ": compiled and not differ";
+    EXPECT_LE(relative_error(run(test::tested_compile(*lowered)), sample),
+              test::compile_tolerance(DType::kBF16))
+        << format.name << ": compiled and not differ";
   }
 }
 
@@ -147,17 +149,19 @@ TEST_P(Golden, CompiledGivesTheSameBits) {
   for (const DType activations : {DType::kF32, DType::kBF16}) {
     const auto graph = build_transformer(config_, shape_, {activations, true});
     const auto weights = test::procedural_weights(*graph);
-    const auto apart = Program(graph, weights, cpu_kernels(), {2}).run(inputs_);
-    const auto fused_graph = fuse(*graph);
+    const auto apart = test::tested_program(graph, weights).run(inputs_);
+    const auto fused_graph = test::tested_compile(*graph);
     for (const Node& node : fused_graph->nodes()) {
       // Alone stand the SwiGLU between two products, the first norm of an unmodulated sequence, and
       // what prepares modulation, which is one row per picture.
       const bool row_op = node.op == Op::kRope || node.op == Op::kAdd || node.op == Op::kMul;
       EXPECT_FALSE(row_op && node.region >= 0) << op_info(node.op).name;
     }
-    Program fused(fused_graph, weights, cpu_kernels(), {2});
+    auto fused = test::tested_program(fused_graph, weights);
     for (const auto& [name, tensor] : fused.run(inputs_)) {
-      EXPECT_EQ(floats(tensor), floats(apart.at(name))) << name;
+      EXPECT_LE(relative_error(floats(tensor), floats(apart.at(name))),
+                test::compile_tolerance(activations))
+          << name;
     }
   }
 }
@@ -183,7 +187,7 @@ TEST_P(Golden, GradientsOfALossEqualAutograd) {
   const auto gradients = differentiate(loss, wrt);
   for (size_t i = 0; i < wrt.size(); ++i)
     graph->output("grad." + graph->info(wrt[i]).name, gradients[i]);
-  Program program(graph, test::procedural_weights(*graph), cpu_kernels(), {2});
+  auto program = test::tested_program(graph, test::procedural_weights(*graph));
   auto inputs = inputs_;
   inputs["target"] = target_;
   const auto results = program.run(inputs);

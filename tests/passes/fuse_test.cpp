@@ -6,6 +6,7 @@
 #include "halftone/kernels/quantize.h"
 #include "halftone/passes/lower.h"
 #include "halftone/passes/quantize.h"
+#include "tests/support/backend.h"
 #include "tests/support/run_graph.h"
 
 namespace halftone {
@@ -25,11 +26,13 @@ void expect_same_bits(const std::shared_ptr<Graph>& graph, const Weights& weight
   for (const auto& [name, value] : graph->inputs()) {
     inputs.emplace(name, random_tensor(value.shape(), seed++, value.dtype()));
   }
-  const auto apart = Program(graph, weights, cpu_kernels(), {2}).run(inputs);
-  const auto fused = Program(fuse(*graph), weights, cpu_kernels(), {2}).run(inputs);
+  const auto apart = test::tested_program(graph, weights).run(inputs);
+  const auto fused = test::tested_program(test::tested_compile(*graph), weights).run(inputs);
   ASSERT_EQ(apart.size(), fused.size());
   for (const auto& [name, tensor] : apart)
-    EXPECT_EQ(floats(tensor), floats(fused.at(name))) << name;
+    EXPECT_LE(test::relative_error(floats(fused.at(name)), floats(tensor)),
+              test::compile_tolerance(tensor.dtype()))
+        << name;
 }
 
 class Fuse : public testing::TestWithParam<DType> {

@@ -6,6 +6,7 @@
 
 #include "halftone/kernels/quantize.h"
 #include "halftone/passes/lower.h"
+#include "tests/support/backend.h"
 #include "tests/support/errors.h"
 #include "tests/support/run_graph.h"
 
@@ -35,12 +36,15 @@ struct LinearCase {
   }
   Tensor x() const { return random_tensor({batch, tokens, k}, 2, dtype); }
 
-  Tensor run(const QuantizeRecipe& recipe, const Kernels& kernels, const Tensor& input) const {
+  Tensor run(const QuantizeRecipe& recipe, const Tensor& input, bool reference = false) const {
     const QuantizedGraph quantized = quantize_linears(*graph(), recipe);
     Weights converted = weights();
     converted["a.weight"] =
         quantize(cpu_kernels(), std::get<Tensor>(converted["a.weight"]), recipe.format, {}, {2});
-    return Program(lower(*quantized.graph), converted, kernels, {2}).run({{"x", input}}).at("y");
+    const auto lowered = lower(*quantized.graph);
+    Program program = reference ? Program(lowered, converted, cpu_scalar_kernels(), {2})
+                                : test::tested_program(lowered, converted);
+    return program.run({{"x", input}}).at("y");
   }
   Tensor exact() const {
     LinearCase high = *this;
@@ -48,7 +52,7 @@ struct LinearCase {
     Tensor wide = Tensor::empty(DType::kF32, x().shape());
     const auto values = floats(x());
     std::copy(values.begin(), values.end(), wide.mutable_as<float>().begin());
-    return Program(high.graph(), weights(), cpu_kernels(), {2}).run({{"x", wide}}).at("y");
+    return test::tested_program(high.graph(), weights()).run({{"x", wide}}).at("y");
   }
 };
 
@@ -81,9 +85,9 @@ TEST_P(QuantizedLinear, AgreesWithTheReferenceAndItsErrorLiesInTheBand) {
     const double band = activations ? GetParam().both : GetParam().weight_only;
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const LinearCase c{2, 128, 48, 3072, dtype};
-      const auto fast = floats(c.run(recipe, cpu_kernels(), c.x()));
-      const auto reference = floats(c.run(recipe, cpu_scalar_kernels(), c.x()));
-      EXPECT_LE(relative_error(fast, reference), dtype == DType::kF32 ? 2e-6 : 1e-3);
+      const auto fast = floats(c.run(recipe, c.x()));
+      const auto reference = floats(c.run(recipe, c.x(), true));
+      EXPECT_LE(relative_error(fast, reference), test::product_tolerance(dtype));
       EXPECT_NEAR(relative_error(fast, floats(c.exact())), band, 0.1 * band);
     }
   }
@@ -93,13 +97,14 @@ TEST_P(QuantizedLinear, ARowDoesNotDependOnItsBatch) {
   for (const int64_t tokens : {1, 5, 32}) {  // few rows take another way
     const LinearCase three{3, tokens, 40, 256, DType::kBF16}, one{1, tokens, 40, 256, DType::kBF16};
     const QuantizeRecipe recipe = recipe_of(GetParam().format);
-    const auto all = three.run(recipe, cpu_kernels(), three.x());
+    const auto all = three.run(recipe, three.x());
     for (int64_t i = 0; i < 3; ++i) {
-      const auto alone = one.run(recipe, cpu_kernels(), three.x().rows(i, i + 1));
+      const auto alone = one.run(recipe, three.x().rows(i, i + 1));
       EXPECT_EQ(floats(alone), floats(all.rows(i, i + 1))) << tokens << " tokens, item " << i;
     }
-    const auto reference = three.run(recipe, cpu_scalar_kernels(), three.x());
-    EXPECT_LE(relative_error(floats(all), floats(reference)), 1e-3);
+    const auto reference = three.run(recipe, three.x(), true);
+    EXPECT_LE(relative_error(floats(all), floats(reference)),
+              test::product_tolerance(DType::kBF16));
   }
 }
 
@@ -115,7 +120,7 @@ TEST_P(QuantizedLinear, GradientGoesThroughTheQuantizedWeight) {
   const auto q =
       quantize(cpu_kernels(), std::get<Tensor>(weights["a.weight"]), GetParam().format, {}, {1});
   weights["a.weight"] = q;
-  const auto results = Program(graph, weights, cpu_kernels(), {2}).run({{"x", c.x()}});
+  const auto results = test::tested_program(graph, weights).run({{"x", c.x()}});
   const auto w = floats(dequantize(cpu_kernels(), q, DType::kF32, {1}));
   const auto y = floats(results.at("y"));
   std::vector<float> expected(static_cast<size_t>(2 * 20 * 96));

@@ -34,7 +34,8 @@ inline Tensor int_tensor(const std::vector<int32_t>& values, const Shape& shape)
 }
 
 // f(inputs), with the inputs called "0", "1", ...
-inline Tensor run_op(const Builder& f, const std::vector<Tensor>& inputs, const Kernels& kernels) {
+inline Tensor run_op(const Builder& f, const std::vector<Tensor>& inputs, const Kernels& kernels,
+                     Stream stream = {2}) {
   auto graph = std::make_shared<Graph>();
   std::vector<Value> values;
   std::map<std::string, Tensor> given;
@@ -43,7 +44,7 @@ inline Tensor run_op(const Builder& f, const std::vector<Tensor>& inputs, const 
     given[std::to_string(i)] = inputs[i];
   }
   graph->output("y", f(values));
-  return Program(graph, {}, kernels, {2}).run(given).at("y");
+  return Program(graph, {}, kernels, stream).run(given).at("y");
 }
 
 inline double relative_error(const std::vector<float>& y, const std::vector<float>& reference) {

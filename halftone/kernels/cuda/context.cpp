@@ -109,6 +109,21 @@ std::unique_ptr<Recording> Context::record(const std::function<void()>& launches
   return std::make_unique<GraphRecording>(graph, stream_);
 }
 
+double Context::copy_bandwidth() {
+  constexpr size_t kBytes = size_t{1} << 30;
+  const auto from = allocate(kBytes, "a copy"), to = allocate(kBytes, "a copy");
+  HT_CUDA(cudaMemsetAsync(from->address(), 0x5A, kBytes, stream_));
+  double best = 0;
+  mark();
+  for (int i = 0; i < 8; ++i) {
+    HT_CUDA(
+        cudaMemcpyAsync(to->address(), from->address(), kBytes, cudaMemcpyDeviceToDevice, stream_));
+    const double seconds = mark();
+    if (i > 0) best = std::max(best, 2 * static_cast<double>(kBytes) / seconds);
+  }
+  return best;
+}
+
 double Context::mark() {
   HT_CUDA(cudaEventRecord(marks_[1], stream_));
   HT_CUDA(cudaEventSynchronize(marks_[1]));

@@ -28,6 +28,7 @@ class Context final : public DeviceContext {
   void synchronize() override;
   std::unique_ptr<Recording> record(const std::function<void()>& launches) override;
   double mark() override;
+  double copy_bandwidth() override;
 
   cudaStream_t stream() const { return stream_; }
   const cudaDeviceProp& properties() const { return properties_; }

@@ -14,7 +14,6 @@
 #include "halftone/models/weights.h"
 #include "halftone/models/zimage/names.h"
 #include "halftone/models/zimage/transformer.h"
-#include "halftone/passes/fuse.h"
 #include "halftone/passes/lower.h"
 
 namespace halftone::zimage {
@@ -45,9 +44,9 @@ class Model final : public DiffusionModel {
                                                                      : files.transformer)),
         vae_file_(Checkpoint::open(files.base / "vae")),
         config_(transformer_config(files, transformer_file_)),
-        text_(load_text(), options_, arena_),
-        transformer_(load_transformer(), options_, arena_),
-        vae_(load_vae(), options_, arena_) {
+        text_(load_text()),
+        transformer_(load_transformer()),
+        vae_(load_vae()) {
     check_configs(files.base);
   }
 
@@ -87,9 +86,10 @@ class Model final : public DiffusionModel {
         memory.borders = use.borders;
       }
     };
-    TransformerShape shape{rows, latents[2], latents[3], 0};
+    TransformerShape shape{rows, latents[2], latents[3], 0, false};
     for (const std::string& prompt : prompts) {
       const int64_t tokens = padded_length(static_cast<int64_t>(tokenize(prompt).size()));
+      shape.ragged = shape.ragged || (shape.caption_tokens != 0 && shape.caption_tokens != tokens);
       shape.caption_tokens = std::max(shape.caption_tokens, tokens);
       consider(text_program(tokens));
     }
@@ -116,9 +116,8 @@ class Model final : public DiffusionModel {
     std::vector<float> time;
     for (const float sigma : sigmas) time.push_back(1.0f - sigma);
     const TransformerShape shape = shape_for(latents, captions);
-    auto inputs = transformer_inputs(config_, shape, latents, time, captions);
-    if (!loras_.empty()) inputs[kLoraStrength] = loras_.strengths(shape.batch, strengths_);
-    Tensor sample = transformer_program(shape).run(inputs).at("sample");
+    prepare_inputs(shape, latents, time, captions);
+    Tensor sample = transformer_program(shape).run(inputs_).at("sample");
     for (float& v : sample.mutable_as<float>()) v = -v;  // the model predicts data minus noise
     return sample;
   }
@@ -146,6 +145,26 @@ class Model final : public DiffusionModel {
     return files.base / part / "config.json";
   }
 
+  // Positions and captions are the same for all steps of a picture, and take longer to prepare
+  // than a GPU takes for a small model.
+  void prepare_inputs(const TransformerShape& shape, const Tensor& latents,
+                      std::span<const float> time, const std::vector<Tensor>& captions) {
+    const auto same = [](const Tensor& a, const Tensor& b) {
+      return a.address() == b.address() && a.shape() == b.shape();
+    };
+    const bool known = inputs_.contains("latents") &&
+                       inputs_.at("latents").shape() == latents.shape() &&
+                       std::equal(captions.begin(), captions.end(), input_captions_.begin(),
+                                  input_captions_.end(), same);
+    if (!known) {
+      inputs_ = transformer_inputs(config_, shape, latents, time, captions);
+      input_captions_ = captions;  // held, so that their addresses are theirs alone
+    }
+    inputs_["latents"] = latents;
+    std::copy(time.begin(), time.end(), inputs_.at("time").mutable_as<float>().begin());
+    if (!loras_.empty()) inputs_[kLoraStrength] = loras_.strengths(shape.batch, strengths_);
+  }
+
   std::vector<int32_t> tokenize(const std::string& prompt) const {
     std::vector<int32_t> ids = tokenizer_.encode(chat_prompt(prompt));
     if (static_cast<int64_t>(ids.size()) > kMaxPromptTokens) {
@@ -158,24 +177,21 @@ class Model final : public DiffusionModel {
 
   Program& text_program(int64_t tokens) {
     return text_.program(std::to_string(tokens), [&] {
-      return compiled(
+      return text_.compiled(
           qwen3::build_text_encoder(text_config_, 1, tokens, {options_.activations, false}));
     });
   }
   Program& transformer_program(const TransformerShape& shape) {
-    const std::string key =
-        fmt::format("{}x{}x{}+{}", shape.batch, shape.height, shape.width, shape.caption_tokens);
-    return transformer_.program(key, [&] { return compiled(transformer_graph(shape)); });
+    const std::string key = fmt::format("{}x{}x{}+{}{}", shape.batch, shape.height, shape.width,
+                                        shape.caption_tokens, shape.ragged ? " ragged" : "");
+    return transformer_.program(key,
+                                [&] { return transformer_.compiled(transformer_graph(shape)); });
   }
   Program& vae_program(const Shape& s) {
     return vae_.program(s.str(), [&] {
-      return compiled(
+      return vae_.compiled(
           autoencoder_kl::build_decoder(vae_config_, s[0], s[2], s[3], {options_.activations}));
     });
-  }
-
-  std::shared_ptr<Graph> compiled(const std::shared_ptr<Graph>& graph) const {
-    return options_.compile ? fuse(*graph) : graph;
   }
 
   // The transformer with adapters attached, in the chosen formats.
@@ -204,7 +220,11 @@ class Model final : public DiffusionModel {
     }
   }
 
-  Weights load_text() const {
+  Component component(Weights weights, const std::shared_ptr<Graph>& graph) const {
+    return {std::move(weights), {&graph, 1}, options_, arena_};
+  }
+
+  Component load_text() const {
     const std::shared_ptr<Graph> graph = qwen3::build_text_encoder(text_config_, 1, 1, {});
     // Saved with or without a language model around it.
     const bool bare = text_file_.find("embed_tokens.weight") != nullptr;
@@ -218,19 +238,19 @@ class Model final : public DiffusionModel {
     names.known_unused = [&](std::string_view name) {
       return name.starts_with(last) || name == prefix + "norm.weight" || name == "lm_head.weight";
     };
-    return checked(load_weights(text_file_, {&graph, 1}, names), text_file_);
+    return component(checked(load_weights(text_file_, {&graph, 1}, names), text_file_), graph);
   }
 
-  Weights load_transformer() {
-    const std::shared_ptr<Graph> graph = build_transformer(
-        config_, {1, config_.patch_size, config_.patch_size, kSequenceMultiple}, {});
+  Component load_transformer() {
+    const TransformerShape shape{1, config_.patch_size, config_.patch_size, kSequenceMultiple};
+    const std::shared_ptr<Graph> graph = build_transformer(config_, shape, {});
     Weights weights =
         checked(load_weights(transformer_file_, {&graph, 1}, names_in(transformer_file_)),
                 transformer_file_);
     choose_formats(*graph, weights);
     load_loras(*graph);
     weights.merge(loras_.weights());
-    return weights;
+    return component(std::move(weights), transformer_graph(shape));
   }
 
   // The recipe of this run, and the weights that it converts.
@@ -246,7 +266,7 @@ class Model final : public DiffusionModel {
     for (const auto& linear : report_.quantized.converted) {
       ++report_.formats[std::string(linear.format.name)];
     }
-    quantize_weights(weights, report_.quantized, *options_.kernels, options_.stream);
+    quantize_weights(weights, report_.quantized, cpu_kernels(), host_stream());
   }
 
   void load_loras(const Graph& graph) {
@@ -260,18 +280,20 @@ class Model final : public DiffusionModel {
     loras_ = LoraStack(std::move(adapters));
   }
 
-  Weights load_vae() const {
+  Component load_vae() const {
     const int64_t size = vae_config_.scale();
     const std::shared_ptr<Graph> graphs[] = {
         autoencoder_kl::build_decoder(vae_config_, 1, 1, 1, {}),
         autoencoder_kl::build_encoder(vae_config_, 1, size, size, {})};
-    return checked(load_weights(vae_file_, graphs, {}), vae_file_);
+    return component(checked(load_weights(vae_file_, graphs, {}), vae_file_), graphs[0]);
   }
 
   Weights checked(Weights weights, const Checkpoint& file) const {
-    check_finite(weights, file.path().string(), *options_.kernels, options_.stream);
+    check_finite(weights, file.path().string(), cpu_kernels(), host_stream());
     return weights;
   }
+  // Weights are looked at and converted on their way, on the CPU.
+  Stream host_stream() const { return {options_.stream.threads}; }
 
   LoadOptions options_;
   LoadReport report_;
@@ -286,6 +308,8 @@ class Model final : public DiffusionModel {
   Checkpoint text_file_, transformer_file_, vae_file_;
   TransformerConfig config_;
   Component text_, transformer_, vae_;
+  std::map<std::string, Tensor> inputs_;  // of the transformer's last run
+  std::vector<Tensor> input_captions_;
 };
 
 }  // namespace

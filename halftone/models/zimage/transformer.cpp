@@ -1,5 +1,6 @@
 #include "halftone/models/zimage/transformer.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "halftone/base/error.h"
@@ -15,7 +16,7 @@ using nn::Scope;
 // What all blocks of a sequence share.
 struct Sequence {
   RopeTables rope;
-  Value lengths;
+  std::optional<Value> lengths;  // of each row, where they differ
 };
 
 class Builder {
@@ -45,27 +46,28 @@ class Builder {
 
     const Value condition = embed_time(time);
     Value x = embed_image(latents);
-    const Sequence image{rope.slice(0, image_tokens_), constant_lengths("image", image_tokens_)};
+    const Sequence image{rope.slice(0, image_tokens_), {}};
     x = blocks("noise_refiner", c_.refiner_layers, x, image, condition);
 
     Value caption = embed_caption(captions, caption_lengths);
-    const Sequence text{rope.slice(image_tokens_, tokens), caption_extent};
+    const auto if_ragged = [&](Value value) {
+      return shape_.ragged ? std::optional(value) : std::nullopt;
+    };
+    const Sequence text{rope.slice(image_tokens_, tokens), if_ragged(caption_extent)};
     caption = blocks("context_refiner", c_.refiner_layers, caption, text, std::nullopt);
 
-    x = blocks("layers", c_.layers, concat({x, caption}, 1), {rope, lengths}, condition);
+    x = blocks("layers", c_.layers, concat({x, caption}, 1), {rope, if_ragged(lengths)}, condition);
     graph.output("sample", final_layer(x, condition));
   }
 
-  void build_block(int64_t tokens) {
+  void build_blocks(int64_t layers, int64_t tokens) {
     Graph& graph = root_.graph();
     const int64_t batch = shape_.batch;
     const Value x = graph.input("x", {{batch, tokens, c_.dim}, options_.activations, {}});
     const Value condition = graph.input("condition", f32({batch, c_.modulation_dim()}));
     const ValueType table = f32({batch, tokens, c_.head_dim() / 2});
     const RopeTables rope = {graph.input("rope.cosine", table), graph.input("rope.sine", table)};
-    const Scope scope = root_["layers"]["0"];
-    const auto region = graph.region("layers", scope.name());
-    graph.output("y", block(scope, x, {rope, constant_lengths("all", tokens)}, condition));
+    graph.output("y", blocks("layers", layers, x, {rope, {}}, condition));
   }
 
  private:
@@ -226,6 +228,9 @@ TransformerShape shape_for(const Tensor& latents, std::span<const Tensor> captio
   for (const Tensor& caption : captions) {
     shape.caption_tokens = std::max(shape.caption_tokens, padded_length(caption.shape()[0]));
   }
+  shape.ragged = std::any_of(captions.begin(), captions.end(), [&](const Tensor& caption) {
+    return padded_length(caption.shape()[0]) != shape.caption_tokens;
+  });
   return shape;
 }
 
@@ -241,12 +246,12 @@ std::shared_ptr<Graph> build_transformer(const TransformerConfig& config,
   return graph;
 }
 
-std::shared_ptr<Graph> build_block(const TransformerConfig& config, int64_t batch, int64_t tokens,
-                                   DType activations) {
+std::shared_ptr<Graph> build_blocks(const TransformerConfig& config, int64_t layers, int64_t batch,
+                                    int64_t tokens, DType activations) {
   auto graph = std::make_shared<Graph>();
   const TransformerShape shape{batch, config.patch_size, config.patch_size, kSequenceMultiple};
   const TransformerOptions options{activations, false};
-  Builder(*graph, config, shape, options).build_block(tokens);
+  Builder(*graph, config, shape, options).build_blocks(layers, tokens);
   return graph;
 }
 

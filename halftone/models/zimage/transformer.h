@@ -21,6 +21,9 @@ struct TransformerShape {
   int64_t batch = 1;
   int64_t height = 0, width = 0;  // of the latents
   int64_t caption_tokens = 0;     // longest padded caption, a multiple of kSequenceMultiple
+  // Captions of different padded lengths, so that rows attend to different numbers of tokens.
+  // Otherwise attention needs no lengths, and is faster without.
+  bool ragged = true;
 };
 
 struct TransformerOptions {
@@ -41,10 +44,10 @@ std::shared_ptr<Graph> build_transformer(const TransformerConfig& config,
                                          const TransformerShape& shape,
                                          const TransformerOptions& options);
 
-// One modulated block alone, for measuring. Inputs: x [B, tokens, dim] in the activations' dtype,
+// Modulated blocks alone, for measuring. Inputs: x [B, tokens, dim] in the activations' dtype,
 // condition [B, modulation_dim], rope.cosine and rope.sine [B, tokens, head_dim / 2]. Output: y.
-std::shared_ptr<Graph> build_block(const TransformerConfig& config, int64_t batch, int64_t tokens,
-                                   DType activations);
+std::shared_ptr<Graph> build_blocks(const TransformerConfig& config, int64_t layers, int64_t batch,
+                                    int64_t tokens, DType activations);
 
 // All inputs, from latents [B, C, H, W], times (1 - sigma) and one [tokens, cap_feat_dim] tensor
 // per row. Sizes that the config does not allow are Errors.

@@ -41,8 +41,9 @@ class RowRunner {
 
  private:
   void load_input(size_t i, int64_t index) {
-    const int64_t n = how_.inputs[i].length;
-    slots_[i] = read(args_.inputs[i], index * n, n, buffers_[i]);
+    const auto& input = how_.inputs[i];
+    slots_[i] =
+        read(args_.inputs[i], index * input.stride + input.begin, input.length, buffers_[i]);
   }
 
   void step(size_t index, int64_t row) {

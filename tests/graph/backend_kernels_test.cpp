@@ -1,7 +1,8 @@
-// The fast CPU table against the reference, op by op, in F32 and BF16, on ragged shapes and on ones
-// large enough that several threads share the work.
+// The table of the tested backend against the reference, op by op, in F32 and BF16, on ragged
+// shapes and on ones large enough that several threads share the work.
 #include <gtest/gtest.h>
 
+#include "tests/support/backend.h"
 #include "tests/support/run_graph.h"
 
 namespace halftone {
@@ -14,7 +15,7 @@ using test::relative_error;
 using test::run_op;
 using Values = std::span<const Value>;
 
-class FastKernels : public testing::TestWithParam<DType> {
+class BackendKernels : public testing::TestWithParam<DType> {
  protected:
   Tensor random(const Shape& shape, uint64_t seed) const {
     return random_tensor(shape, seed, GetParam());
@@ -22,7 +23,7 @@ class FastKernels : public testing::TestWithParam<DType> {
 
   // In BF16 both round the same exact values, so they differ only where a sum falls near a tie.
   void expect_same(const test::Builder& f, const std::vector<Tensor>& inputs) const {
-    const auto fast = run_op(f, inputs, cpu_kernels());
+    const auto fast = run_op(f, inputs, test::tested_kernels(), test::tested_stream());
     const auto reference = run_op(f, inputs, cpu_scalar_kernels());
     EXPECT_EQ(fast.dtype(), reference.dtype());
     EXPECT_EQ(fast.shape(), reference.shape());
@@ -30,10 +31,10 @@ class FastKernels : public testing::TestWithParam<DType> {
               GetParam() == DType::kF32 ? 2e-6 : 1e-3);
   }
 };
-INSTANTIATE_TEST_SUITE_P(, FastKernels, testing::Values(DType::kF32, DType::kBF16),
+INSTANTIATE_TEST_SUITE_P(, BackendKernels, testing::Values(DType::kF32, DType::kBF16),
                          [](const auto& tested) { return std::string(name_of(tested.param)); });
 
-TEST_P(FastKernels, AddAndMulInEveryWayOfBroadcasting) {
+TEST_P(BackendKernels, AddAndMulInEveryWayOfBroadcasting) {
   const std::pair<Shape, Shape> shapes[] = {{{7}, {7}},
                                             {{3, 5}, {5}},
                                             {{3, 5}, {3, 1}},
@@ -52,7 +53,7 @@ TEST_P(FastKernels, AddAndMulInEveryWayOfBroadcasting) {
               {random({2, 9, 33}, 5), random_tensor({2, 1, 33}, 6)});
 }
 
-TEST_P(FastKernels, Functions) {
+TEST_P(BackendKernels, Functions) {
   for (const Shape& shape : {Shape{1}, Shape{1023}, Shape{40, 1030}}) {
     const Tensor x = random(shape, 7), y = random(shape, 8);
     expect_same([](Values v) { return affine(v[0], 1.7f, -0.3f); }, {x});
@@ -64,7 +65,7 @@ TEST_P(FastKernels, Functions) {
   }
 }
 
-TEST_P(FastKernels, CopiesOfEveryKind) {
+TEST_P(BackendKernels, CopiesOfEveryKind) {
   const Tensor x = random({3, 40, 50}, 9), y = random({3, 7, 50}, 10);
   expect_same([](Values v) { return permute(v[0], {2, 0, 1}); }, {x});
   expect_same([](Values v) { return permute(v[0], {0, 2, 1}); }, {x});
@@ -79,7 +80,7 @@ TEST_P(FastKernels, CopiesOfEveryKind) {
   expect_same([](Values v) { return upsample2x(v[0]); }, {random({2, 3, 5, 7}, 11)});
 }
 
-TEST_P(FastKernels, Norms) {
+TEST_P(BackendKernels, Norms) {
   for (const int64_t cols : {1, 15, 16, 96, 1100, 5000}) {
     const Tensor x = random({3, 4, cols}, 12), w = random_tensor({cols}, 13, DType::kBF16);
     expect_same([](Values v) { return rms_norm(v[0], v[1], 1e-5f); }, {x, w});
@@ -90,7 +91,7 @@ TEST_P(FastKernels, Norms) {
       {random({2, 12, 9, 11}, 14), random_tensor({12}, 15), random_tensor({12}, 16, DType::kBF16)});
 }
 
-TEST_P(FastKernels, RopeAndAttention) {
+TEST_P(BackendKernels, RopeAndAttention) {
   const Tensor c = random_tensor({2, 9, 12}, 17), s = random_tensor({2, 9, 12}, 18),
                x = random({2, 9, 3, 24}, 19);
   for (const auto layout : {RopeLayout::kInterleaved, RopeLayout::kHalves}) {
@@ -108,7 +109,7 @@ TEST_P(FastKernels, RopeAndAttention) {
               {q, k, v, int_tensor({5, 13}, {2})});
 }
 
-TEST_P(FastKernels, ProductsWithWeightsInAnyStoredType) {
+TEST_P(BackendKernels, ProductsWithWeightsInAnyStoredType) {
   for (const int64_t rows : {1, 2, 15, 16, 40}) {
     for (const DType stored : {DType::kF32, DType::kBF16}) {
       const Tensor x = random({rows, 67}, 23), w = random_tensor({1100, 67}, 24, stored),
@@ -126,7 +127,7 @@ TEST_P(FastKernels, ProductsWithWeightsInAnyStoredType) {
   }
 }
 
-TEST_P(FastKernels, Convolutions) {
+TEST_P(BackendKernels, Convolutions) {
   const Tensor x = random({2, 5, 9, 14}, 28), w = random_tensor({7, 5, 3, 3}, 29, DType::kBF16),
                b = random_tensor({7}, 30);
   expect_same([](Values v) { return conv2d(v[0], v[1], v[2], {1, {1, 1, 1, 1}}); }, {x, w, b});
@@ -136,14 +137,15 @@ TEST_P(FastKernels, Convolutions) {
 }
 
 // A row's bits must not depend on how many rows there are.
-TEST_P(FastKernels, LinearRowsAreTheSameInAnyBatch) {
+TEST_P(BackendKernels, LinearRowsAreTheSameInAnyBatch) {
   const Tensor w = random_tensor({200, 130}, 32, DType::kBF16);
   const auto f = [](Values v) { return linear(v[0], v[1]); };
   for (const int64_t tokens : {1, 3, 15, 16, 33}) {  // per item
     const Tensor all = random({40, tokens, 130}, 33);
-    const auto many = floats(run_op(f, {all, w}, cpu_kernels()));
+    const auto many = floats(run_op(f, {all, w}, test::tested_kernels(), test::tested_stream()));
     for (const int64_t items : {1, 2, 5, 16, 39}) {
-      const auto some = floats(run_op(f, {all.rows(0, items), w}, cpu_kernels()));
+      const auto some =
+          floats(run_op(f, {all.rows(0, items), w}, test::tested_kernels(), test::tested_stream()));
       EXPECT_EQ(some, std::vector<float>(many.begin(), many.begin() + items * tokens * 200))
           << items << " x " << tokens;
     }

@@ -1,0 +1,36 @@
+# The CUDA backend inside halftone_kernels: own kernels, cuBLASLt, cuDNN, and NVRTC for kernels that
+# are generated while the program runs.
+find_library(CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR} REQUIRED)
+
+# Headers that generated kernels include travel inside the program.
+set(embedded base/host_device.h numerics/bf16.h numerics/minifloat.h numerics/scale_rules.h
+    kernels/cuda/fused_prelude.cuh)
+set(embedded_entries "")
+foreach(header ${embedded})
+  file(READ ${CMAKE_SOURCE_DIR}/halftone/${header} text)
+  string(APPEND embedded_entries "    {\"halftone/${header}\", R\"HALFTONE(${text})HALFTONE\"},\n")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
+               ${CMAKE_SOURCE_DIR}/halftone/${header})
+endforeach()
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/embedded_headers.cpp @ONLY CONTENT
+"// Written by cmake/CudaBackend.cmake.
+#include \"halftone/kernels/cuda/jit.h\"
+namespace halftone::cuda {
+namespace {
+constexpr EmbeddedHeader kHeaders[] = {
+@embedded_entries@};
+}
+std::span<const EmbeddedHeader> embedded_headers() { return kHeaders; }
+}
+")
+
+file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/halftone/kernels/cuda/*.cpp
+     ${CMAKE_SOURCE_DIR}/halftone/kernels/cuda/*.cu)
+target_sources(halftone_kernels PRIVATE ${cuda_sources}
+  ${CMAKE_BINARY_DIR}/generated/embedded_headers.cpp)
+target_include_directories(halftone_kernels SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+target_link_libraries(halftone_kernels PRIVATE CUDA::cudart_static CUDA::cublasLt CUDA::nvrtc
+  ${CUDNN_LIBRARY})
+# fmt 9 leaves constexpr out under nvcc unless told.
+target_compile_options(halftone_kernels PRIVATE
+  $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false -DFMT_USE_CONSTEXPR=1>)

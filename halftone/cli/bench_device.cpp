@@ -1,0 +1,451 @@
+// Benchmarks on a GPU. Times are the device's own, without copies from and to the host; weights are
+// random, of full size, and each layer's are memory of its own.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "halftone/base/error.h"
+#include "halftone/base/text.h"
+#include "halftone/base/threads.h"
+#include "halftone/cli/bench_support.h"
+#include "halftone/cli/cli.h"
+#include "halftone/graph/catalogue.h"
+#include "halftone/graph/ops.h"
+#include "halftone/models/autoencoder_kl/autoencoder.h"
+#include "halftone/models/qwen3/text_encoder.h"
+#include "halftone/models/weights.h"
+#include "halftone/models/zimage/names.h"
+#include "halftone/models/zimage/transformer.h"
+#include "halftone/passes/fuse.h"
+#include "halftone/passes/lower.h"
+#include "halftone/passes/merge.h"
+#include "halftone/runtime/backend.h"
+
+namespace halftone::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+double since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+Backend device_backend(const BenchOptions& options) {
+  Backend backend = choose_backend(options.device == "auto" ? "cuda" : options.device);
+  if (backend.device == nullptr) {
+    throw Error(ErrorCode::kUnsupported, "--device", "{}",
+                backend.fallback.empty() ? "this benchmark needs a GPU" : backend.fallback);
+  }
+  return backend;
+}
+
+int threads_of(const BenchOptions& options) {
+  return options.threads > 0 ? options.threads : hardware_threads();
+}
+int runs_of(const BenchOptions& options) { return options.runs > 0 ? options.runs : 20; }
+DType activations_of(const std::string& precision) {
+  return precision == "fp32" ? DType::kF32 : DType::kBF16;
+}
+
+// Operations on rows of a block that no fused node contains.
+std::vector<std::string> unfused_in_blocks(const Graph& graph) {
+  std::vector<std::string> names;
+  for (const Node& node : graph.nodes()) {
+    switch (node.op) {
+      case Op::kAdd:
+      case Op::kMul:
+      case Op::kAffine:
+      case Op::kUnary:
+      case Op::kSiluMul:
+      case Op::kRmsNorm:
+      case Op::kLayerNorm:
+      case Op::kRope:
+      case Op::kCast:
+        if (node.region >= 0) {
+          names.push_back(
+              fmt::format("{} in {}", op_info(node.op).name, graph.regions()[node.region].name));
+        }
+        break;
+      default:
+        break;
+    }
+  }
+  return names;
+}
+
+// A graph made ready for the device, with random weights there.
+class DeviceBench {
+ public:
+  DeviceBench(std::shared_ptr<Graph> graph, const std::string& precision,
+              const BenchOptions& options, const Backend& backend,
+              std::shared_ptr<Arena> arena = std::make_shared<Arena>()) {
+    const Format format = *find_format(precision);
+    Weights weights = random_weights(*graph, activations_of(precision));
+    if (format.quantized()) {
+      const QuantizedGraph quantized = quantize_linears(*graph, zimage::default_recipe(format));
+      quantize_once_per_shape(weights, quantized.report, threads_of(options));
+      graph = lower(*quantized.graph);
+    }
+    const bool compile = options.compile == "on";
+    if (compile) graph = fuse(*merge_linears(*graph));
+    unfused_ = unfused_in_blocks(*graph);
+    weights = to_device(weights, merged_weights(*graph), *backend.device);
+    const ProgramOptions how{backend.kernels, backend.stream(threads_of(options)), compile};
+    const auto start = Clock::now();
+    program_ = std::make_unique<Program>(graph, weights, how, std::move(arena));
+    plan_seconds_ = since(start);
+  }
+
+  // Until it runs at full speed: kernels compiled, algorithms chosen, launches recorded.
+  double warm_up(const Inputs& inputs) {
+    const auto start = Clock::now();
+    program_->run(inputs);
+    program_->run(inputs);
+    return plan_seconds_ + since(start);
+  }
+
+  Program& program() { return *program_; }
+  const std::vector<std::string>& unfused() const { return unfused_; }
+
+ private:
+  static void quantize_once_per_shape(Weights& weights, const QuantizeReport& report, int threads) {
+    std::map<std::string, Weight> made;
+    for (const auto& linear : report.converted) {
+      Weight& done = made[linear.shape.str()];
+      const auto* tensor = std::get_if<Tensor>(&done);
+      if (tensor != nullptr && !tensor->defined()) {
+        Weights one = {{linear.weight, weights.at(linear.weight)}};
+        QuantizeReport alone;
+        alone.converted = {linear};
+        quantize_weights(one, alone, cpu_kernels(), {threads});
+        done = one.at(linear.weight);
+      }
+      weights[linear.weight] = done;
+    }
+  }
+
+  std::unique_ptr<Program> program_;
+  std::vector<std::string> unfused_;
+  double plan_seconds_ = 0;
+};
+
+// Bytes that a node must at least move, and its time.
+struct NodeCost {
+  std::string name;
+  double seconds = 0, bytes = 0;
+  int count = 0;
+};
+
+double bytes_of(const ValueType& type) {
+  if (!type.quantized) return static_cast<double>(type.shape.checked_bytes(type.dtype).value());
+  const int64_t cols = type.shape[-1], rows = type.shape.numel() / cols;
+  return static_cast<double>(
+      quantized_layout(*type.quantized, rows, cols, batch_items(type.shape)).bytes);
+}
+
+double bytes_of(const Node& node, const Graph& graph) {
+  double bytes = 0;
+  for (const int id : node.outputs) bytes += bytes_of(graph.values()[id].type);
+  if (node.op != Op::kFusedRows) {
+    for (const int id : node.inputs) bytes += bytes_of(graph.values()[id].type);
+    return bytes;
+  }
+  const auto& how = std::get<FusedRowsAttributes>(node.attributes);
+  for (size_t i = 0; i < how.inputs.size(); ++i) {
+    if (how.inputs[i].source != RowSource::kPerRow) continue;
+    const DType dtype = graph.values()[node.inputs[i]].type.dtype;
+    bytes += static_cast<double>(how.rows * how.inputs[i].length * bits_of(dtype) / 8);
+  }
+  return bytes;
+}
+
+std::string describe(const Node& node, const Graph& graph) {
+  std::string name(op_info(node.op).name);
+  if (node.op == Op::kFusedRows) {
+    const auto& how = std::get<FusedRowsAttributes>(node.attributes);
+    constexpr const char* kNames[] = {"add",  "mul",      "affine",     "unary", "silu-mul",
+                                      "cast", "rms-norm", "layer-norm", "rope",  "quantize"};
+    std::string steps;
+    for (const RowStep& step : how.steps) {
+      steps += (steps.empty() ? "" : "+") + std::string(kNames[static_cast<size_t>(step.function)]);
+    }
+    name = fmt::format("fused {} [{} x {}]", steps, how.rows, how.steps[0].length);
+  } else if (node.op == Op::kLinear) {
+    const Shape& w = graph.values()[node.inputs[1]].type.shape;
+    name = fmt::format("linear [{} x {}]", w[0], w[1]);
+  }
+  return name;
+}
+
+// Median time of each kind of node.
+std::vector<NodeCost> profile(Program& program, const Inputs& inputs, int runs) {
+  std::map<const Node*, std::vector<double>> times;
+  program.set_timer([&](const Node& node, double seconds) { times[&node].push_back(seconds); });
+  for (int i = 0; i < runs; ++i) program.run(inputs);
+  program.set_timer({});
+  std::map<std::string, NodeCost> by_name;
+  for (const auto& [node, seconds] : times) {
+    const std::string name = describe(*node, program.graph());
+    NodeCost& cost = by_name[name];
+    cost.name = name;
+    cost.seconds += median(seconds);
+    cost.bytes += bytes_of(*node, program.graph());
+    ++cost.count;
+  }
+  std::vector<NodeCost> costs;
+  for (const auto& [name, cost] : by_name) costs.push_back(cost);
+  std::sort(costs.begin(), costs.end(),
+            [](const NodeCost& a, const NodeCost& b) { return a.seconds > b.seconds; });
+  return costs;
+}
+
+// What a large square product reaches, in FLOP/s: the ceiling to hold others against.
+double gemm_peak(const std::string& precision, const BenchOptions& options,
+                 const Backend& backend) {
+  constexpr int64_t kSide = 8192;
+  auto graph = std::make_shared<Graph>();
+  const DType dtype = activations_of(precision);
+  const Value x = graph->input("x", {{1, kSide, kSide}, dtype, {}});
+  const Value w = graph->weight("layers.0.feed_forward.w1.weight", {{kSide, kSide}, dtype, {}});
+  graph->output("y", slice(linear(x, w), 1, 0, 1));
+  BenchOptions plain = options;
+  plain.compile = "on";
+  DeviceBench bench(graph, precision, plain, backend);
+  const Inputs inputs = random_inputs(*graph);
+  bench.warm_up(inputs);
+  for (const NodeCost& cost : profile(bench.program(), inputs, 10)) {
+    if (cost.name.starts_with("linear")) {
+      return 2.0 * kSide * kSide * kSide / cost.seconds;
+    }
+  }
+  return 0;
+}
+
+ordered_json to_json(const std::vector<NodeCost>& costs, double bandwidth) {
+  ordered_json out = ordered_json::array();
+  for (const NodeCost& cost : costs) {
+    out.push_back({{"node", cost.name},
+                   {"count", cost.count},
+                   {"milliseconds", cost.seconds * 1e3},
+                   {"bandwidth_share", cost.bytes / cost.seconds / bandwidth}});
+  }
+  return out;
+}
+
+void print(const std::vector<NodeCost>& costs, double bandwidth) {
+  double total = 0;
+  for (const NodeCost& cost : costs) total += cost.seconds;
+  for (const NodeCost& cost : costs) {
+    fmt::print("    {:5.1f}%  {:8.3f} ms  {:4} x  {:5.2f} of copy bandwidth  {}\n",
+               cost.seconds / total * 100, cost.seconds * 1e3, cost.count,
+               cost.bytes / cost.seconds / bandwidth, cost.name);
+  }
+}
+
+}  // namespace
+
+void bench_blocks_on_device(const BenchOptions& options, int64_t layers) {
+  const Backend backend = device_backend(options);
+  const zimage::TransformerConfig config = bench_config(options);
+  const int64_t tokens = options.tokens > 0 ? options.tokens : 4224;
+  const double flops = static_cast<double>(layers * options.batch) *
+                       (linear_flops(config, tokens) + attention_flops(config, tokens));
+  const double bandwidth = backend.device->copy_bandwidth();
+  if (!options.json) {
+    fmt::print("{} Z-Image block{}: batch {}, {} tokens, dim {}, {} heads, ffn {}: {:.1f} TFLOP\n",
+               layers, layers == 1 ? "" : "s", options.batch, tokens, config.dim, config.heads,
+               config.hidden(), flops * 1e-12);
+    fmt::print("{}, copies {:.2f} TB/s, {}\n", backend.info.name, bandwidth * 1e-12,
+               options.compile == "on" ? "compiled" : "not compiled");
+    fmt::print("{:<11} {:>9} {:>9} {:>10} {:>7} {:>10} {:>10} {:>8} {}\n", "precision", "ms",
+               "TFLOP/s", "GEMM peak", "share", "weights", "working", "warm-up", "");
+  }
+  for (const std::string& precision : options.precisions) {
+    const FormatSupport support = format_support(backend.info, *find_format(precision));
+    const double peak = gemm_peak(precision, options, backend);
+    DeviceBench bench(
+        zimage::build_blocks(config, layers, options.batch, tokens, activations_of(precision)),
+        precision, options, backend);
+    Program& program = bench.program();
+    const Inputs inputs = random_inputs(program.graph());
+    const double warm_up = bench.warm_up(inputs);
+    program.device_seconds(3);
+    const double seconds = median(program.device_seconds(runs_of(options)));
+    const bool recorded = program.recorded();
+    std::vector<NodeCost> costs;
+    if (options.profile) costs = profile(program, inputs, 7);
+    if (options.json) {
+      print_json({{"bench", layers == 1 ? "block" : "model"},
+                  {"device", backend.info.name},
+                  {"precision", precision},
+                  {"how", to_string(support.support)},
+                  {"compile", options.compile},
+                  {"recorded", recorded},
+                  {"layers", layers},
+                  {"batch", options.batch},
+                  {"tokens", tokens},
+                  {"dim", config.dim},
+                  {"milliseconds", seconds * 1e3},
+                  {"tflops", flops * 1e-12 / seconds},
+                  {"gemm_peak_tflops", peak * 1e-12},
+                  {"share_of_peak", flops / seconds / peak},
+                  {"warm_up_seconds", warm_up},
+                  {"weight_bytes", program.memory().weights},
+                  {"working_bytes", program.memory().working()},
+                  {"copy_bandwidth", bandwidth},
+                  {"unfused", bench.unfused()},
+                  {"profile", to_json(costs, bandwidth)}});
+      std::fflush(stdout);
+      continue;
+    }
+    fmt::print("{:<11} {:>9.2f} {:>9.1f} {:>10.1f} {:>7.2f} {:>10} {:>10} {:>6.2f} s {}\n",
+               precision, seconds * 1e3, flops * 1e-12 / seconds, peak * 1e-12,
+               flops / seconds / peak, human_bytes(program.memory().weights),
+               human_bytes(program.memory().working()), warm_up,
+               support.support == Support::kEmulated ? support.why : "");
+    for (const std::string& name : bench.unfused()) fmt::print("    not fused: {}\n", name);
+    print(costs, bandwidth);
+    std::fflush(stdout);
+  }
+}
+
+void bench_linear_on_device(const BenchOptions& options) {
+  const Backend backend = device_backend(options);
+  const zimage::TransformerConfig config = bench_config(options);
+  const int64_t tokens = options.tokens > 0 ? options.tokens : 4224;
+  const int64_t rows = tokens * options.batch;
+  struct Case {
+    const char* name;
+    int64_t out, in;
+  };
+  const Case cases[] = {{"q, k and v", 3 * config.dim, config.dim},
+                        {"attention out", config.dim, config.dim},
+                        {"w1 and w3", 2 * config.hidden(), config.dim},
+                        {"w2", config.dim, config.hidden()}};
+  if (!options.json) {
+    fmt::print("linears of a Z-Image block, {} rows, on {}\n{:<14} {:>7} {:>7}", rows,
+               backend.info.name, "", "out", "in");
+    for (const std::string& precision : options.precisions) fmt::print(" {:>11}", precision);
+    fmt::print("   TFLOP/s\n");
+  }
+  for (const Case& c : cases) {
+    if (!options.json) fmt::print("{:<14} {:>7} {:>7}", c.name, c.out, c.in);
+    for (const std::string& precision : options.precisions) {
+      auto graph = std::make_shared<Graph>();
+      const DType dtype = activations_of(precision);
+      const Value x = graph->input("x", {{options.batch, tokens, c.in}, dtype, {}});
+      const Value w = graph->weight("layers.0.feed_forward.w1.weight", {{c.out, c.in}, dtype, {}});
+      graph->output("y", slice(linear(x, w), 1, 0, 1));
+      DeviceBench bench(graph, precision, options, backend);
+      const Inputs inputs = random_inputs(*graph);
+      bench.warm_up(inputs);
+      double gemm = 0, quantize = 0;
+      for (const NodeCost& cost : profile(bench.program(), inputs, runs_of(options))) {
+        if (cost.name.starts_with("linear")) gemm = cost.seconds;
+        if (cost.name.starts_with("quantize")) quantize = cost.seconds;
+      }
+      const double flops =
+          2.0 * static_cast<double>(rows) * static_cast<double>(c.out) * static_cast<double>(c.in);
+      if (options.json) {
+        print_json({{"bench", "linear"},
+                    {"device", backend.info.name},
+                    {"linear", c.name},
+                    {"precision", precision},
+                    {"rows", rows},
+                    {"out", c.out},
+                    {"in", c.in},
+                    {"milliseconds", gemm * 1e3},
+                    {"quantize_milliseconds", quantize * 1e3},
+                    {"tflops", flops * 1e-12 / gemm}});
+      } else {
+        fmt::print(" {:>11.0f}", flops * 1e-12 / gemm);
+      }
+      std::fflush(stdout);
+    }
+    if (!options.json) fmt::print("\n");
+  }
+}
+
+void bench_pipeline_on_device(const BenchOptions& options) {
+  const Backend backend = device_backend(options);
+  constexpr int kSteps = 8;
+  constexpr int64_t kLatent = 128, kCaption = 128;  // 1024 x 1024 pixels
+  const zimage::TransformerConfig config;
+  const qwen3::Config text_config;
+  const autoencoder_kl::Config vae_config;
+  if (!options.json) {
+    fmt::print("Z-Image at 1024x1024, {} steps, prompt of {} tokens, random weights, on {}\n",
+               kSteps, kCaption, backend.info.name);
+    fmt::print("{:<11} {:>10} {:>12} {:>12} {:>10} {:>10} {:>9} {:>10}\n", "precision", "text ms",
+               "a step ms", "steps ms", "VAE ms", "wall ms", "warm-up", "weights");
+  }
+  for (const std::string& precision : options.precisions) {
+    const DType dtype = activations_of(precision);
+    const std::string wide = dtype == DType::kF32 ? "fp32" : "bf16";
+    const auto arena = std::make_shared<Arena>();
+    const zimage::TransformerShape shape{1, kLatent, kLatent, kCaption, false};
+    DeviceBench text(qwen3::build_text_encoder(text_config, 1, kCaption, {dtype, false}), wide,
+                     options, backend, arena);
+    DeviceBench denoiser(zimage::build_transformer(config, shape, {dtype, false}), precision,
+                         options, backend, arena);
+    DeviceBench vae(autoencoder_kl::build_decoder(vae_config, 1, kLatent, kLatent, {dtype}), wide,
+                    options, backend, arena);
+    const std::vector<int32_t> ids(kCaption, 7);
+    const Inputs prompt = qwen3::text_inputs(text_config, kCaption, {&ids, 1});
+    const Tensor latents =
+        random_values(DType::kF32, {1, config.in_channels, kLatent, kLatent}, 5, 1);
+    const Tensor caption = random_values(DType::kF32, {kCaption, config.cap_feat_dim}, 6, 1);
+    const float time = 0.5f;
+    const Inputs step =
+        zimage::transformer_inputs(config, shape, latents, {&time, 1}, {&caption, 1});
+    const Inputs decode = {{"latents", latents}};
+    int64_t most = 0;
+    for (DeviceBench* part : {&text, &denoiser, &vae}) {
+      most = std::max(most, part->program().memory().arena + part->program().memory().workspace);
+    }
+    arena->expect(most);
+    const double warm_up = text.warm_up(prompt) + denoiser.warm_up(step) + vae.warm_up(decode);
+    // As a user waits for it, copies and all.
+    const auto start = Clock::now();
+    text.program().run(prompt);
+    for (int i = 0; i < kSteps; ++i) denoiser.program().run(step);
+    vae.program().run(decode);
+    const double wall = since(start);
+    const int runs = std::min(runs_of(options), 10);
+    const double text_seconds = median(text.program().device_seconds(runs));
+    const double step_seconds = median(denoiser.program().device_seconds(runs));
+    const double vae_seconds = median(vae.program().device_seconds(runs));
+    const int64_t weights = text.program().memory().weights + vae.program().memory().weights +
+                            denoiser.program().memory().weights;
+    if (options.json) {
+      print_json({{"bench", "pipeline"},
+                  {"device", backend.info.name},
+                  {"precision", precision},
+                  {"steps", kSteps},
+                  {"text_milliseconds", text_seconds * 1e3},
+                  {"step_milliseconds", step_seconds * 1e3},
+                  {"vae_milliseconds", vae_seconds * 1e3},
+                  {"wall_milliseconds", wall * 1e3},
+                  {"warm_up_seconds", warm_up},
+                  {"weight_bytes", weights},
+                  {"working_bytes", most}});
+    } else {
+      fmt::print("{:<11} {:>10.2f} {:>12.2f} {:>12.1f} {:>10.2f} {:>10.1f} {:>7.2f} s {:>10}\n",
+                 precision, text_seconds * 1e3, step_seconds * 1e3, step_seconds * kSteps * 1e3,
+                 vae_seconds * 1e3, wall * 1e3, warm_up, human_bytes(weights));
+    }
+    if (options.profile && !options.json) {
+      const double bandwidth = backend.device->copy_bandwidth();
+      fmt::print("  text encoder\n");
+      print(profile(text.program(), prompt, 5), bandwidth);
+      fmt::print("  VAE decoder\n");
+      print(profile(vae.program(), decode, 5), bandwidth);
+    }
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace halftone::cli

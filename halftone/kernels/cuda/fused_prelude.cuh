@@ -1,0 +1,149 @@
+// What generated kernels are made of (see fused_source.h). Compiled at run time by NVRTC, which has
+// no headers of its own: this file and those of numerics/ travel inside the program.
+#pragma once
+
+#include "halftone/numerics/scale_rules.h"
+
+namespace halftone::fused {
+
+constexpr int kMostInputs = 24, kMostOutputs = 16;
+
+struct Params {
+  const void* inputs[kMostInputs];
+  void* outputs[kMostOutputs];
+  void* scales[kMostOutputs];
+  long long rows, rows_per_item;
+};
+
+// Neighbouring values that are moved at once, 16 bytes at a time where they fill them.
+template <class T, int N>
+struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
+  T values[N];
+};
+
+template <class T, int N>
+__device__ __forceinline__ Pack<T, N> load(const T* from) {
+  return *reinterpret_cast<const Pack<T, N>*>(from);
+}
+
+__device__ __forceinline__ unsigned bf16_pair(float low, float high) {
+#if __CUDA_ARCH__ >= 800
+  unsigned pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  return to_bf16(low).bits | static_cast<unsigned>(to_bf16(high).bits) << 16;
+#endif
+}
+__device__ __forceinline__ float rounded(float x) {
+  return __uint_as_float(bf16_pair(x, 0.0f) << 16);
+}
+template <int N>
+__device__ __forceinline__ void round_all(float (&x)[N]) {
+  if constexpr (N % 2 == 0) {
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+      const unsigned pair = bf16_pair(x[i], x[i + 1]);
+      x[i] = __uint_as_float(pair << 16);
+      x[i + 1] = __uint_as_float(pair & 0xFFFF0000u);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) x[i] = rounded(x[i]);
+  }
+}
+
+template <class T, int N>
+__device__ __forceinline__ void unpack(const Pack<T, N>& from, float (&to)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) to[i] = to_float(from.values[i]);
+}
+
+template <int N>
+__device__ __forceinline__ void store(float* to, const float (&x)[N]) {
+  Pack<float, N> pack;
+#pragma unroll
+  for (int i = 0; i < N; ++i) pack.values[i] = x[i];
+  *reinterpret_cast<Pack<float, N>*>(to) = pack;
+}
+template <int N>
+__device__ __forceinline__ void store(bf16* to, const float (&x)[N]) {
+  if constexpr (N % 2 == 0) {
+    Pack<unsigned, N / 2> pack;
+#pragma unroll
+    for (int i = 0; i < N; i += 2) pack.values[i / 2] = bf16_pair(x[i], x[i + 1]);
+    *reinterpret_cast<Pack<unsigned, N / 2>*>(to) = pack;
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) to[i] = to_bf16(x[i]);
+  }
+}
+
+// Two codes; the hardware's conversion gives the same bits as encode().
+template <class F>
+__device__ __forceinline__ unsigned code_pair(float low, float high) {
+#if __CUDA_ARCH__ >= 890
+  unsigned short pair;
+  if constexpr (F::kMantissaBits == 3) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  }
+  return pair;
+#else
+  return encode<F>(low) | static_cast<unsigned>(encode<F>(high)) << 8;
+#endif
+}
+template <class F, int N>
+__device__ __forceinline__ void store_codes(unsigned char* to, const float (&x)[N], float factor) {
+  if constexpr (N % 2 == 0) {
+    Pack<unsigned short, N / 2> pack;
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+      pack.values[i / 2] =
+          static_cast<unsigned short>(code_pair<F>(x[i] * factor, x[i + 1] * factor));
+    }
+    *reinterpret_cast<Pack<unsigned short, N / 2>*>(to) = pack;
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) to[i] = encode<F>(x[i] * factor);
+  }
+}
+
+struct Sum {
+  static __device__ __forceinline__ float zero() { return 0.0f; }
+  static __device__ __forceinline__ float of(float a, float b) { return a + b; }
+};
+// Of magnitudes as bits, which orders NaN above Inf above every number.
+struct Largest {
+  static __device__ __forceinline__ unsigned zero() { return 0u; }
+  static __device__ __forceinline__ unsigned of(unsigned a, unsigned b) { return a > b ? a : b; }
+};
+
+// Among neighbouring lanes; kLanes is a power of two.
+template <class Op, int kLanes, class T>
+__device__ __forceinline__ T reduce_lanes(T x) {
+#pragma unroll
+  for (int step = 1; step < kLanes; step *= 2) x = Op::of(x, __shfl_xor_sync(~0u, x, step));
+  return x;
+}
+
+// Among all threads of a block. `memory` holds a value per warp and must not be written again
+// before another barrier.
+template <class Op, int kThreads, class T>
+__device__ __forceinline__ T reduce_block(T x, T* memory) {
+  x = reduce_lanes<Op, 32>(x);
+  if (threadIdx.x % 32 == 0) memory[threadIdx.x / 32] = x;
+  __syncthreads();
+  T total = memory[0];
+#pragma unroll
+  for (int i = 1; i < kThreads / 32; ++i) total = Op::of(total, memory[i]);
+  return total;
+}
+
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ __forceinline__ float silu(float x) { return x * sigmoid(x); }
+// Within a few units of float's last place: for results that are rounded to bf16.
+__device__ __forceinline__ float quick_silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
+
+}  // namespace halftone::fused

@@ -1,0 +1,438 @@
+#include "halftone/kernels/cuda/fused_source.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "halftone/base/error.h"
+
+namespace halftone::cuda {
+namespace {
+
+constexpr int kWarp = 32;
+
+bool is_power_of_two(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
+
+const char* type_name(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return "bf16";
+    case DType::kF16:
+      return "fp16";
+    default:
+      return "float";
+  }
+}
+
+class Writer {
+ public:
+  Writer(const FusedRowsAttributes& how, std::span<const DType> types, const FusedTuning& tuning)
+      : how_(how),
+        types_(types),
+        tuning_(tuning),
+        length_(how.steps.at(0).length),
+        is_table_(how.inputs.size()) {
+    for (const RowStep& step : how.steps) {
+      HT_ASSERT(step.length == length_);
+      if (step.function == RowFunction::kRope) {
+        for (const int operand : {step.operands[1], step.operands[2]}) {
+          HT_ASSERT(operand < static_cast<int>(how.inputs.size()));
+          is_table_[operand] = true;
+          table_width_ = step.width;
+          interleaved_ = step.rope.layout == RopeLayout::kInterleaved;
+        }
+      }
+    }
+    choose_vector();
+    choose_threads();
+  }
+
+  FusedSource write() {
+    body_.clear();
+    for (size_t i = 0; i < how_.steps.size(); ++i) write_step(i);
+    std::string text =
+        "#include \"halftone/kernels/cuda/fused_prelude.cuh\"\n"
+        "using namespace halftone;\nusing namespace halftone::fused;\n";
+    text += fmt::format(
+        "constexpr int kLength = {}, kThreads = {}, kVectors = {}, kWide = {}, kSites = {}, "
+        "kBlocks = {};\n",
+        length_, threads_, vectors_, wide_, std::max(sites_, 1),
+        std::clamp<int64_t>(tuning_.resident_threads / threads_, 1, 16));
+    text +=
+        "extern \"C\" __global__ void __launch_bounds__(kThreads, kBlocks)\n"
+        "fused_rows(const Params p) {\n"
+        "  [[maybe_unused]] __shared__ float sums[kSites][2][kThreads / 32];\n"
+        "  [[maybe_unused]] __shared__ unsigned peaks[kSites][2][kThreads / 32];\n"
+        "  [[maybe_unused]] extern __shared__ float exchange[];\n"
+        "  const int first = blockIdx.y * (kThreads * kVectors * kWide) + threadIdx.x * kWide;\n";
+    text += "  [[maybe_unused]] int parity = 0;\n  long long row = blockIdx.x;\n";
+    text += "  if (row >= p.rows) return;\n";
+    for (size_t i = 0; i < how_.inputs.size(); ++i) text += declare_input(i);
+    for (size_t i = 0; i < how_.inputs.size(); ++i) {
+      const RowSource source = how_.inputs[i].source;
+      if (source == RowSource::kPerRow && tuning_.prefetch) text += fetch(i, "row");
+      if (source == RowSource::kShared) text += fetch(i, "0") + unpack(i);
+    }
+    text += "  [[maybe_unused]] long long item = -1;\n";
+    text += "  for (; row < p.rows; row += gridDim.x) {\n";
+    for (size_t i = 0; i < how_.inputs.size(); ++i) {
+      if (how_.inputs[i].source != RowSource::kPerRow) continue;
+      text += (tuning_.prefetch ? "" : fetch(i, "row")) + unpack(i);
+    }
+    // The next row is on its way while this one is worked on.
+    text += "  { const long long next = row + gridDim.x;\n  if (next < p.rows) {\n";
+    for (size_t i = 0; i < how_.inputs.size(); ++i) {
+      if (how_.inputs[i].source == RowSource::kPerRow && tuning_.prefetch) text += fetch(i, "next");
+    }
+    text += "  } }\n" + write_items() + body_ + "  parity ^= 1;\n  }\n}\n";
+    FusedSource source;
+    source.text = std::move(text);
+    source.threads = static_cast<int>(threads_);
+    source.pieces = pieces_;
+    source.shared_bytes = exchanges_ ? threads_ * vectors_ * wide_ * 4 : 0;
+    return source;
+  }
+
+ private:
+  int64_t span() const { return threads_ * vectors_ * wide_; }
+  bool exact() const { return pieces_ * span() == length_; }
+
+  // The widest access that every length, start and stride allows.
+  void choose_vector() {
+    const auto fits = [&](int64_t v) {
+      if (length_ % v != 0) return false;
+      for (size_t i = 0; i < how_.inputs.size(); ++i) {
+        const auto& input = how_.inputs[i];
+        const int64_t unit = is_table_[i] && interleaved_ ? std::max<int64_t>(v / 2, 1) : v;
+        if (input.length % unit != 0 || input.begin % unit != 0 || input.stride % unit != 0) {
+          return false;
+        }
+      }
+      return std::all_of(how_.steps.begin(), how_.steps.end(),
+                         [&](const RowStep& step) { return step.width % v == 0; });
+    };
+    wide_ = 8;
+    while (wide_ > 1 && !fits(wide_)) wide_ /= 2;
+  }
+
+  bool needs_whole_row() const {
+    return std::any_of(how_.steps.begin(), how_.steps.end(), [&](const RowStep& step) {
+      switch (step.function) {
+        case RowFunction::kRmsNorm:
+        case RowFunction::kLayerNorm:
+          return !is_within_warp(step.width);
+        case RowFunction::kQuantize:
+          return step.format->span == ScaleSpan::kRow;
+        case RowFunction::kRope:
+          return exchanges(step);
+        default:
+          return false;
+      }
+    });
+  }
+  // A part of a row (a head) whose lanes lie in one warp.
+  bool is_within_warp(int64_t width) const {
+    return is_power_of_two(width / wide_) && width / wide_ <= kWarp;
+  }
+  bool exchanges(const RowStep& step) const {
+    return step.rope.layout == RopeLayout::kHalves || wide_ == 1;
+  }
+
+  void choose_threads() {
+    const int64_t packs = length_ / wide_;
+    const auto up = [](int64_t n) { return (n + kWarp - 1) / kWarp * kWarp; };
+    if (!needs_whole_row()) {
+      constexpr int64_t kMost = 256, kFew = 128;
+      threads_ = std::min<int64_t>(up(packs), kMost);
+      for (int64_t t = threads_; t >= kFew; t -= kWarp) {  // without a rest, if that can be
+        if (packs % t == 0) {
+          threads_ = t;
+          break;
+        }
+      }
+      vectors_ = 1;
+      pieces_ = (packs + threads_ - 1) / threads_;
+      return;
+    }
+    vectors_ = (packs + tuning_.most_threads - 1) / tuning_.most_threads;
+    for (int64_t more = vectors_; more < vectors_ + 4; ++more) {
+      if (packs % (more * kWarp) == 0) {
+        vectors_ = more;
+        break;
+      }
+    }
+    threads_ = up((packs + vectors_ - 1) / vectors_);
+  }
+
+  // ---- inputs -----------------------------------------------------------------------------------
+
+  int64_t input_width(size_t i) const {
+    return is_table_[i] && interleaved_ ? std::max<int64_t>(wide_ / 2, 1) : wide_;
+  }
+
+  std::string declare_input(size_t i) const {
+    return fmt::format(
+        "  const {0}* const from{1} = static_cast<const {0}*>(p.inputs[{1}]) + {2}LL;\n"
+        "  Pack<{0}, {3}> raw{1}[kVectors] = {{}}; float in{1}[kVectors][{3}] = {{}};\n",
+        type_name(types_[i]), i, how_.inputs[i].begin, input_width(i));
+  }
+
+  // Where vector v's columns lie within a row of input i.
+  std::string column(size_t i) const {
+    if (is_table_[i]) {
+      const int64_t half = table_width_ / 2;
+      return interleaved_ ? fmt::format("c % {} / 2", table_width_) : fmt::format("c % {}", half);
+    }
+    return how_.inputs[i].length == length_ ? "c" : fmt::format("c % {}", how_.inputs[i].length);
+  }
+
+  std::string each_vector(const std::string& what) const {
+    return fmt::format(
+        "  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) {{ const int c = first + v * "
+        "(kThreads * kWide); {}{} }}\n",
+        exact() ? "(void)c; " : "if (c < kLength) ", what);
+  }
+
+  std::string fetch(size_t i, const std::string& row) const {
+    return each_vector(fmt::format("raw{0}[v] = load<{1}, {2}>(from{0} + {3} * {4}LL + {5});", i,
+                                   type_name(types_[i]), input_width(i), row, how_.inputs[i].stride,
+                                   column(i)));
+  }
+  static std::string unpack(size_t i) {
+    return fmt::format(
+        "  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) unpack(raw{0}[v], in{0}[v]);\n", i);
+  }
+
+  std::string write_items() const {
+    std::string text;
+    for (size_t i = 0; i < how_.inputs.size(); ++i) {
+      if (how_.inputs[i].source == RowSource::kPerItem) text += fetch(i, "item") + unpack(i);
+    }
+    if (text.empty()) return text;
+    return "  if (const long long own = row / p.rows_per_item; own != item) {\n  item = own;\n" +
+           text + "  }\n";
+  }
+
+  // ---- steps ------------------------------------------------------------------------------------
+
+  std::string operand(const RowStep& step, int k) const {
+    const int slot = step.operands[k], inputs = static_cast<int>(how_.inputs.size());
+    return slot < inputs ? fmt::format("in{}", slot) : fmt::format("step{}", slot - inputs);
+  }
+
+  // y[v][i] = expression, for every value.
+  void each(size_t index, const std::string& expression) {
+    body_ += fmt::format(
+        "  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) {{\n  #pragma unroll\n"
+        "  for (int i = 0; i < kWide; ++i) step{}[v][i] = {};\n  }}\n",
+        index, expression);
+  }
+
+  void write_step(size_t index) {
+    const RowStep& s = how_.steps[index];
+    if (s.function == RowFunction::kQuantize) return write_quantize(s);
+    body_ += fmt::format("  float step{}[kVectors][kWide];\n", index);
+    const auto a = operand(s, 0) + "[v][i]", b = operand(s, 1) + "[v][i]";
+    switch (s.function) {
+      case RowFunction::kAdd:
+        each(index, a + " + " + b);
+        break;
+      case RowFunction::kMul:
+        each(index, a + " * " + b);
+        break;
+      case RowFunction::kAffine:
+        each(index, fmt::format("{} * {:a}f + {:a}f", a, s.affine.scale, s.affine.shift));
+        break;
+      case RowFunction::kUnary:
+        each(index, fmt::format("{}({})", function_name(s.unary.function), a));
+        break;
+      case RowFunction::kSiluMul:
+        each(index,
+             fmt::format("{}({}) * {}", s.dtype == DType::kBF16 ? "quick_silu" : "silu", a, b));
+        break;
+      case RowFunction::kCast:
+        each(index, a);
+        break;
+      case RowFunction::kRmsNorm:
+        write_moment(s, operand(s, 0), "", "rstd", index);
+        each(index, fmt::format("{} * rstd{}[v] * {}", a, index, b));
+        break;
+      case RowFunction::kLayerNorm:
+        write_mean(s, operand(s, 0), index);
+        write_moment(s, operand(s, 0), fmt::format("mean{}[v]", index), "rstd", index);
+        each(index, fmt::format("({} - mean{}[v]) * rstd{}[v]", a, index, index));
+        break;
+      case RowFunction::kRope:
+        write_rope(s, index);
+        break;
+      case RowFunction::kQuantize:
+        break;
+    }
+    if (s.dtype == DType::kBF16) {
+      body_ += fmt::format(
+          "  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) round_all(step{}[v]);\n", index);
+    }
+    if (s.output >= 0) {
+      body_ += each_vector(
+          fmt::format("store(static_cast<{}*>(p.outputs[{}]) + row * kLength + c, step{}[v]);",
+                      type_name(s.dtype), s.output, index));
+    }
+  }
+
+  static const char* function_name(Function function) {
+    switch (function) {
+      case Function::kTanh:
+        return "tanhf";
+      case Function::kSigmoid:
+        return "sigmoid";
+      case Function::kSilu:
+        return "silu";
+      case Function::kSin:
+        return "sinf";
+      case Function::kCos:
+        return "cosf";
+    }
+    return "";
+  }
+
+  // total{index}[v]: `term` summed over what a norm spans.
+  void write_total(const RowStep& s, const std::string& name, const std::string& term) {
+    const std::string guard = exact() ? "" : "if (first + v * (kThreads * kWide) < kLength) ";
+    body_ += fmt::format(
+        "  float {0}[kVectors];\n  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) {{\n"
+        "  float part = 0.0f;\n  {2}{{\n  #pragma unroll\n  for (int i = 0; i < kWide; ++i) {{ {1} "
+        "}}\n  }}\n  {0}[v] = part;\n  }}\n",
+        name, term, guard);
+    if (s.width == length_ && pieces_ == 1) {
+      body_ += fmt::format(
+          "  {{ float part = 0.0f;\n  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) part += "
+          "{0}[v];\n  part = reduce_block<Sum, kThreads>(part, sums[{1}][parity]);\n  #pragma "
+          "unroll\n  for (int v = 0; v < kVectors; ++v) {0}[v] = part; }}\n",
+          name, sites_++);
+      return;
+    }
+    const int64_t lanes = s.width / wide_;
+    if (is_within_warp(s.width)) {
+      body_ += fmt::format(
+          "  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) {0}[v] = reduce_lanes<Sum, "
+          "{1}>({0}[v]);\n",
+          name, lanes);
+      return;
+    }
+    // Parts of a row that no power of two divides: through shared memory.
+    exchanges_ = true;
+    body_ += fmt::format(
+        "  __syncthreads();\n  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) exchange[v * "
+        "kThreads + threadIdx.x] = {0}[v];\n  __syncthreads();\n  #pragma unroll\n"
+        "  for (int v = 0; v < kVectors; ++v) {{ const int at = (v * kThreads + threadIdx.x) / {1} "
+        "* {1};\n  float part = 0.0f; for (int i = 0; i < {1}; ++i) if (at + i < kVectors * "
+        "kThreads) part += exchange[at + i];\n  {0}[v] = part; }}\n  __syncthreads();\n",
+        name, lanes);
+  }
+
+  void write_mean(const RowStep& s, const std::string& x, size_t index) {
+    write_total(s, fmt::format("mean{}", index), fmt::format("part += {}[v][i];", x));
+    body_ +=
+        fmt::format("  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) mean{}[v] /= {}.0f;\n",
+                    index, s.width);
+  }
+
+  void write_moment(const RowStep& s, const std::string& x, const std::string& mean,
+                    const std::string& name, size_t index) {
+    const std::string total = fmt::format("{}{}", name, index);
+    const std::string term =
+        mean.empty()
+            ? fmt::format("part = fmaf({0}[v][i], {0}[v][i], part);", x)
+            : fmt::format("const float d = {}[v][i] - {}; part = fmaf(d, d, part);", x, mean);
+    write_total(s, total, term);
+    body_ += fmt::format(
+        "  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) {0}[v] = 1.0f / sqrtf({0}[v] / "
+        "{1}.0f + {2:a}f);\n",
+        total, s.width, s.norm.eps);
+  }
+
+  void write_rope(const RowStep& s, size_t index) {
+    const std::string x = operand(s, 0), cosine = operand(s, 1), sine = operand(s, 2);
+    const char* sign = s.rope.inverse ? "-" : "";
+    if (!exchanges(s)) {
+      body_ += fmt::format(
+          "  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) {{\n  #pragma unroll\n"
+          "  for (int i = 0; i < kWide; i += 2) {{\n"
+          "  const float a = {1}[v][i], b = {1}[v][i + 1], k = {2}[v][i / 2], l = {4}{3}[v][i / "
+          "2];\n  step{0}[v][i] = a * k - b * l;\n  step{0}[v][i + 1] = a * l + b * k;\n  }} }}\n",
+          index, x, cosine, sine, sign);
+      return;
+    }
+    exchanges_ = true;
+    const int64_t half = s.width / 2;
+    const bool halves = s.rope.layout == RopeLayout::kHalves;
+    const std::string is_first =
+        halves ? fmt::format("(c + i) % {} < {}", s.width, half) : "(c + i) % 2 == 0";
+    const std::string distance = halves ? std::to_string(half) : "1";
+    body_ += fmt::format(
+        "  __syncthreads();\n  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) {{ const int "
+        "at "
+        "= (v * kThreads + threadIdx.x) * kWide;\n  #pragma unroll\n  for (int i = 0; i < kWide; "
+        "++i) exchange[at + i] = {1}[v][i]; }}\n  __syncthreads();\n  #pragma unroll\n"
+        "  for (int v = 0; v < kVectors; ++v) {{ const int at = (v * kThreads + threadIdx.x) * "
+        "kWide, c = at;\n  #pragma unroll\n  for (int i = 0; i < kWide; ++i) {{ const bool lower = "
+        "{5};\n  const float other = c + i < kLength ? exchange[lower ? at + i + {6} : at + i - "
+        "{6}] : 0.0f;\n  const float k = {2}[v][i], l = {4}{3}[v][i];\n  step{0}[v][i] = lower ? "
+        "{1}[v][i] * k - other * l : other * l + {1}[v][i] * k; }} }}\n  __syncthreads();\n",
+        index, x, cosine, sine, sign, is_first, distance);
+  }
+
+  void write_quantize(const RowStep& s) {
+    const Format& f = *s.format;
+    const std::string x = operand(s, 0);
+    const char* element = f.element == ElementType::kE4M3 ? "E4M3" : "E5M2";
+    const std::string codes = fmt::format(
+        "store_codes<{}>(static_cast<unsigned char*>(p.outputs[{}]) + row * kLength + c, {}[v], "
+        "factor);",
+        element, s.output, x);
+    const std::string peak = fmt::format(
+        "  #pragma unroll\n  for (int i = 0; i < kWide; ++i) peak = Largest::of(peak, "
+        "magnitude_bits({}[v][i]));\n",
+        x);
+    if (f.span == ScaleSpan::kRow) {
+      body_ += fmt::format(
+          "  {{ unsigned peak = 0;\n  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) {{\n{0}"
+          "  }}\n  peak = reduce_block<Largest, kThreads>(peak, peaks[{1}][parity]);\n"
+          "  const float scale = amax_scale(__uint_as_float(peak), {2}::kMax), factor = 1.0f / "
+          "scale;\n  if (threadIdx.x == 0) static_cast<float*>(p.scales[{3}])[row] = scale;\n{4}  "
+          "}}\n",
+          peak, sites_++, element, s.output, each_vector(codes));
+      return;
+    }
+    HT_ASSERT(f.span == ScaleSpan::kBlock && f.scale == ScaleType::kE8M0 && f.block == kWarp);
+    const int64_t lanes = f.block / wide_, per_row = f.scales_per_row(length_);
+    body_ += fmt::format(
+        "  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) {{ unsigned peak = 0;\n{0}  peak = "
+        "reduce_lanes<Largest, {1}>(peak);\n  const int c = first + v * (kThreads * kWide);\n"
+        "  const unsigned char scale = mx_scale<{2}>(__uint_as_float(peak), "
+        "static_cast<ExponentRounding>({3}));\n  const float factor = reciprocal_e8m0(scale);\n"
+        "  if (c < kLength) {{ {4}\n  if (threadIdx.x % {1} == 0) static_cast<unsigned "
+        "char*>(p.scales[{5}])[row * {6}LL + c / 32] = scale; }} }}\n",
+        peak, lanes, element, static_cast<int>(f.rounding), codes, s.output, per_row);
+  }
+
+  const FusedRowsAttributes& how_;
+  std::span<const DType> types_;
+  const FusedTuning& tuning_;
+  int64_t length_;
+  std::vector<bool> is_table_;  // cosines and sines, which all heads of a row share
+  int64_t table_width_ = 0;
+  bool interleaved_ = true;
+  int64_t wide_ = 1, threads_ = 0, vectors_ = 1, pieces_ = 1;
+  int sites_ = 0;  // reductions among a block's threads, each with memory of its own
+  bool exchanges_ = false;
+  std::string body_;
+};
+
+}  // namespace
+
+FusedSource write_fused_source(const FusedRowsAttributes& how, std::span<const DType> input_types,
+                               const FusedTuning& tuning) {
+  return Writer(how, input_types, tuning).write();
+}
+
+}  // namespace halftone::cuda

@@ -1,0 +1,30 @@
+// Writes the CUDA source of a fused chain of row operations: every value is read once, kept in
+// registers through all steps, and written once. Text only, so that it is tested without a GPU.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "halftone/kernels/fused_args.h"
+
+namespace halftone::cuda {
+
+struct FusedSource {
+  std::string text;          // one kernel, "fused_rows"
+  int threads = 0;           // of a block
+  int64_t pieces = 1;        // blocks that share a row
+  int64_t shared_bytes = 0;  // dynamic shared memory
+};
+
+// What was found best by measuring, on an H200.
+struct FusedTuning {
+  int64_t most_threads = 512;       // of a block that has a whole row
+  int64_t resident_threads = 1024;  // of a multiprocessor: limits registers
+  bool prefetch = true;             // load the next row while this one is worked on
+};
+
+// input_types: what each input is stored in (F32, BF16 or F16).
+FusedSource write_fused_source(const FusedRowsAttributes& how, std::span<const DType> input_types,
+                               const FusedTuning& tuning = {});
+
+}  // namespace halftone::cuda

@@ -1,0 +1,228 @@
+#include "halftone/kernels/cuda/gemm.h"
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+
+#include "halftone/kernels/cuda/cache.h"
+
+namespace halftone::cuda {
+namespace {
+
+// Candidates to measure; more of them find little.
+constexpr int kCandidates = 24;
+
+cublasLtMatmulMatrixScale_t scale_mode(GemmScales scales) {
+  switch (scales) {
+    case GemmScales::kRows:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    case GemmScales::kBlock32:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+    case GemmScales::kBlock16:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
+    default:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  }
+}
+
+// Split-K and stream-K sum in an order that depends on the number of rows; a row's bits must not.
+bool sums_in_order(const cublasLtMatmulAlgo_t& algorithm) {
+  uint32_t scheme = 0;
+  int32_t splits = 0;
+  size_t written = 0;
+  HT_CUDA(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                               &scheme, sizeof scheme, &written));
+  HT_CUDA(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &splits,
+                                               sizeof splits, &written));
+  return scheme == CUBLASLT_REDUCTION_SCHEME_NONE && (splits == 0 || splits == 1);
+}
+
+}  // namespace
+
+std::string GemmProblem::key() const {
+  return fmt::format("{}{}{}.{}x{}x{}.{}{}.s{}{}{}{}", static_cast<int>(a_type),
+                     fmt::format("-{}", static_cast<int>(b_type)),
+                     fmt::format("-{}", static_cast<int>(y_type)), m, n, k, transpose_a ? 't' : 'n',
+                     transpose_b ? 't' : 'n', static_cast<int>(scales), bias ? "b" : "",
+                     alpha ? "a" : "", fast_accumulation ? "f" : "");
+}
+
+// cuBLASLt is column-major: it computes Y^T = op(b)^T op(a)^T, its A being our b.
+class Gemms::Descriptors {
+ public:
+  Descriptors(const GemmProblem& p, const GemmPointers& pointers) {
+    HT_CUDA(cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    set(CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (p.alpha) set(CUBLASLT_MATMUL_DESC_POINTER_MODE, CUBLASLT_POINTER_MODE_DEVICE);
+    if (p.fast_accumulation) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
+    if (p.scales != GemmScales::kNone) {
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, pointers.b_scales);
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, pointers.a_scales);
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(p.scales));
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(p.scales));
+    }
+    if (p.bias) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, pointers.bias);
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, p.y_type);
+    }
+    a_ = layout(p.b_type, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k);
+    b_ = layout(p.a_type, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m);
+    y_ = layout(p.y_type, p.n, p.m);
+    alpha_on_device_ = p.alpha;
+  }
+  ~Descriptors() {
+    for (const cublasLtMatrixLayout_t made : {a_, b_, y_}) {
+      if (made != nullptr) cublasLtMatrixLayoutDestroy(made);
+    }
+    if (operation_ != nullptr) cublasLtMatmulDescDestroy(operation_);
+  }
+  Descriptors(const Descriptors&) = delete;
+  Descriptors& operator=(const Descriptors&) = delete;
+
+  cublasLtMatmulDesc_t operation() const { return operation_; }
+  cublasLtMatrixLayout_t a() const { return a_; }
+  cublasLtMatrixLayout_t b() const { return b_; }
+  cublasLtMatrixLayout_t y() const { return y_; }
+  bool alpha_on_device() const { return alpha_on_device_; }
+
+ private:
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    HT_CUDA(cublasLtMatmulDescSetAttribute(operation_, attribute, &value, sizeof value));
+  }
+  static cublasLtMatrixLayout_t layout(cudaDataType_t type, int64_t rows, int64_t columns) {
+    cublasLtMatrixLayout_t made = nullptr;
+    HT_CUDA(cublasLtMatrixLayoutCreate(&made, type, static_cast<uint64_t>(rows),
+                                       static_cast<uint64_t>(columns), rows));
+    return made;
+  }
+
+  cublasLtMatmulDesc_t operation_ = nullptr;
+  cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, y_ = nullptr;
+  bool alpha_on_device_ = false;
+};
+
+Gemms::Gemms(Context& context) : context_(context) {
+  HT_CUDA(cublasLtCreate(&handle_));
+  constexpr std::array<float, 2> kOneAndZero = {1, 0};
+  HT_CUDA(cudaMalloc(&one_, sizeof kOneAndZero));
+  HT_CUDA(cudaMemcpy(one_, kOneAndZero.data(), sizeof kOneAndZero, cudaMemcpyHostToDevice));
+  load();
+}
+
+Gemms::~Gemms() {
+  if (changed_) save();
+  cudaFree(one_);
+  cublasLtDestroy(handle_);
+}
+
+cublasStatus_t Gemms::launch(const Descriptors& d, const GemmPointers& p,
+                             const cublasLtMatmulAlgo_t& algorithm, std::byte* workspace) const {
+  constexpr float kOne = 1, kZero = 0;
+  const void* alpha = d.alpha_on_device() ? static_cast<const void*>(p.alpha) : &kOne;
+  const void* beta = d.alpha_on_device() ? static_cast<const void*>(one_ + 1) : &kZero;
+  return cublasLtMatmul(handle_, d.operation(), alpha, p.b, d.a(), p.a, d.b(), beta, p.y, d.y(),
+                        p.y, d.y(), &algorithm, workspace, kWorkspaceBytes, context_.stream());
+}
+
+void Gemms::run(const GemmProblem& problem, const GemmPointers& pointers, std::byte* workspace) {
+  if (problem.m == 0 || problem.n == 0) return;
+  const Descriptors descriptors(problem, pointers);
+  const cublasLtMatmulAlgo_t& chosen = algorithm(problem, descriptors, pointers, workspace);
+  check(launch(descriptors, pointers, chosen, workspace), "cublasLtMatmul");
+}
+
+const cublasLtMatmulAlgo_t& Gemms::algorithm(const GemmProblem& problem,
+                                             const Descriptors& descriptors,
+                                             const GemmPointers& pointers, std::byte* workspace) {
+  const std::string key = problem.key();
+  if (const auto found = chosen_.find(key); found != chosen_.end()) return found->second;
+  changed_ = true;
+  return chosen_.emplace(key, measure(problem, descriptors, pointers, workspace)).first->second;
+}
+
+// The fastest candidate by its best of a few runs. While launches are recorded nothing can be
+// measured: then it is the heuristic's first.
+cublasLtMatmulAlgo_t Gemms::measure(const GemmProblem& problem, const Descriptors& d,
+                                    const GemmPointers& pointers, std::byte* workspace) {
+  cublasLtMatmulPreference_t preference = nullptr;
+  HT_CUDA(cublasLtMatmulPreferenceCreate(&preference));
+  const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    HT_CUDA(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value));
+  };
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kWorkspaceBytes});
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
+  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> candidates{};
+  int count = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle_, d.operation(), d.a(), d.b(), d.y(), d.y(), preference,
+                                     kCandidates, candidates.data(), &count);
+  cublasLtMatmulPreferenceDestroy(preference);
+  if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
+    throw Error(ErrorCode::kUnsupported, "cuBLASLt", "no algorithm for the product {}: {}",
+                problem.key(), cublasLtGetStatusString(status));
+  }
+  const cublasLtMatmulAlgo_t* best = nullptr;
+  double best_seconds = 0;
+  ++measured_;
+  for (int i = 0; i < count; ++i) {
+    const cublasLtMatmulAlgo_t& algorithm = candidates[i].algo;
+    if (candidates[i].state != CUBLAS_STATUS_SUCCESS || !sums_in_order(algorithm)) continue;
+    if (context_.recording()) return algorithm;
+    if (launch(d, pointers, algorithm, workspace) != CUBLAS_STATUS_SUCCESS) continue;
+    constexpr int kRuns = 3;
+    context_.mark();
+    for (int run = 0; run < kRuns; ++run) {
+      check(launch(d, pointers, algorithm, workspace), "cublasLtMatmul");
+    }
+    const double seconds = context_.mark();
+    if (best == nullptr || seconds < best_seconds) {
+      best = &algorithm;
+      best_seconds = seconds;
+    }
+  }
+  if (best == nullptr) best = &candidates[0].algo;
+  return *best;
+}
+
+// A line per problem: its key and the algorithm's bytes. Other GPUs and versions of cuBLASLt have
+// files of their own.
+void Gemms::load() {
+  const std::string folder = cache_folder();
+  if (folder.empty()) return;
+  file_ = fmt::format("{}/gemm-sm{}-{}-cublaslt{}.txt", folder, context_.capability(),
+                      context_.multiprocessors(), cublasLtGetVersion());
+  std::ifstream in(file_);
+  std::string key, hex;
+  while (in >> key >> hex) {
+    cublasLtMatmulAlgo_t algorithm{};
+    if (hex.size() != 2 * sizeof algorithm) continue;
+    std::array<unsigned char, sizeof algorithm> bytes{};
+    bool valid = true;
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      char* end = nullptr;
+      const std::string digits = hex.substr(2 * i, 2);
+      bytes[i] = static_cast<unsigned char>(std::strtoul(digits.c_str(), &end, 16));
+      valid = valid && *end == '\0';
+    }
+    if (!valid) continue;
+    std::memcpy(&algorithm, bytes.data(), sizeof algorithm);
+    chosen_[key] = algorithm;
+  }
+}
+
+void Gemms::save() const {
+  if (file_.empty()) return;
+  std::string lines;
+  for (const auto& [key, algorithm] : chosen_) {
+    std::array<unsigned char, sizeof algorithm> bytes{};
+    std::memcpy(bytes.data(), &algorithm, sizeof algorithm);
+    lines += fmt::format("{} {:02x}\n", key, fmt::join(bytes, ""));
+  }
+  write_cache_file(file_, lines);
+}
+
+}  // namespace halftone::cuda

@@ -1,0 +1,128 @@
+#include "halftone/kernels/cuda/jit.h"
+
+#include <nvrtc.h>
+
+#include <array>
+#include <fstream>
+#include <iterator>
+
+#include "halftone/kernels/cuda/cache.h"
+
+namespace halftone::cuda {
+namespace {
+
+void check(nvrtcResult status, const char* call) {
+  if (status == NVRTC_SUCCESS) return;
+  throw Error(ErrorCode::kUnsupported, "NVRTC", "{} failed: {}", call, nvrtcGetErrorString(status));
+}
+#define HT_NVRTC(call) check((call), #call)
+
+struct Program {
+  nvrtcProgram program = nullptr;
+  ~Program() { nvrtcDestroyProgram(&program); }
+};
+
+// NVRTC has no standard headers.
+constexpr const char* kIntegers =
+    "#pragma once\n"
+    "typedef signed char int8_t; typedef unsigned char uint8_t;\n"
+    "typedef short int16_t; typedef unsigned short uint16_t;\n"
+    "typedef int int32_t; typedef unsigned int uint32_t;\n"
+    "typedef long long int64_t; typedef unsigned long long uint64_t;\n";
+
+uint64_t hash_of(const std::string& text) {  // FNV-1a
+  uint64_t hash = 14695981039346656037u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return hash;
+}
+
+std::string everything_that_counts(const std::string& source, int capability) {
+  int major = 0, minor = 0;
+  HT_NVRTC(nvrtcVersion(&major, &minor));
+  std::string all = fmt::format("sm_{} nvrtc {}.{}\n", capability, major, minor) + source;
+  for (const EmbeddedHeader& header : embedded_headers()) all += header.text;
+  return all;
+}
+
+}  // namespace
+
+std::vector<char> compile(const std::string& source, int capability) {
+  std::vector<const char*> names = {"cstdint"}, texts = {kIntegers};
+  for (const EmbeddedHeader& header : embedded_headers()) {
+    names.push_back(header.name);
+    texts.push_back(header.text);
+  }
+  Program p;
+  HT_NVRTC(nvrtcCreateProgram(&p.program, source.c_str(), "fused_rows.cu",
+                              static_cast<int>(names.size()), texts.data(), names.data()));
+  const std::string target = fmt::format("--gpu-architecture=sm_{}", capability);
+  // No contraction, as everywhere: fused and unfused kernels round alike.
+  const std::array<const char*, 3> options = {target.c_str(), "--std=c++20", "--fmad=false"};
+  if (nvrtcCompileProgram(p.program, static_cast<int>(options.size()), options.data()) !=
+      NVRTC_SUCCESS) {
+    size_t size = 0;
+    HT_NVRTC(nvrtcGetProgramLogSize(p.program, &size));
+    std::string log(size, '\0');
+    HT_NVRTC(nvrtcGetProgramLog(p.program, log.data()));
+    throw Error(ErrorCode::kUnsupported, "generated kernel", "does not compile: {}", log);
+  }
+  size_t size = 0;
+  HT_NVRTC(nvrtcGetCUBINSize(p.program, &size));
+  std::vector<char> code(size);
+  HT_NVRTC(nvrtcGetCUBIN(p.program, code.data()));
+  return code;
+}
+
+JitKernels::~JitKernels() {
+  for (const cudaLibrary_t library : libraries_) cudaLibraryUnload(library);
+}
+
+// A file holds all that the code depends on, a zero, and the code: a name that two share is seen.
+std::vector<char> JitKernels::machine_code(const std::string& source) {
+  const std::string wanted = everything_that_counts(source, context_.capability());
+  const std::string folder = cache_folder();
+  const std::string file =
+      folder.empty() ? "" : fmt::format("{}/kernel-{:016x}.bin", folder, hash_of(wanted));
+  if (!file.empty()) {
+    std::ifstream in(file, std::ios::binary);
+    const std::vector<char> bytes{std::istreambuf_iterator<char>(in), {}};
+    if (bytes.size() > wanted.size() + 1 &&
+        std::equal(wanted.begin(), wanted.end(), bytes.begin())) {
+      return {bytes.begin() + static_cast<std::ptrdiff_t>(wanted.size()) + 1, bytes.end()};
+    }
+  }
+  ++compiled_;
+  std::vector<char> code = compile(source, context_.capability());
+  if (!file.empty()) {
+    std::string bytes = wanted + '\0';
+    bytes.append(code.begin(), code.end());
+    write_cache_file(file, bytes);
+  }
+  return code;
+}
+
+const JitKernel& JitKernels::get(const std::string& source, const char* name, int threads,
+                                 int64_t shared_bytes) {
+  if (const auto found = kernels_.find(source); found != kernels_.end()) return found->second;
+  // Loading is no work of the stream's, so it may happen while launches are recorded.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  HT_CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
+  const std::vector<char> code = machine_code(source);
+  cudaLibrary_t library = nullptr;
+  HT_CUDA(cudaLibraryLoadData(&library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0));
+  libraries_.push_back(library);
+  JitKernel made;
+  HT_CUDA(cudaLibraryGetKernel(&made.kernel, library, name));
+  const void* function = reinterpret_cast<const void*>(made.kernel);
+  constexpr int64_t kAlwaysThere = 48 << 10;
+  if (shared_bytes > kAlwaysThere) {
+    HT_CUDA(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(shared_bytes)));
+  }
+  HT_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+      &made.blocks_per_multiprocessor, function, threads, static_cast<size_t>(shared_bytes)));
+  HT_CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
+  return kernels_.emplace(source, made).first->second;
+}
+
+}  // namespace halftone::cuda

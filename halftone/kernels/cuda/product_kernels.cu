@@ -1,0 +1,136 @@
+#include "halftone/kernels/cuda/elements.cuh"
+#include "halftone/kernels/cuda/product_kernels.h"
+#include "halftone/numerics/swizzle.h"
+
+namespace halftone::cuda {
+namespace {
+
+constexpr int kWarp = 32, kWarpsPerBlock = 8;
+
+__device__ float load_as_float(const void* data, DType dtype, int64_t i) {
+  switch (dtype) {
+    case DType::kBF16:
+      return to_float(static_cast<const bf16*>(data)[i]);
+    case DType::kF16:
+      return to_float(static_cast<const fp16*>(data)[i]);
+    default:
+      return static_cast<const float*>(data)[i];
+  }
+}
+
+__device__ void store_float(void* data, DType dtype, int64_t i, float value) {
+  if (dtype == DType::kBF16) {
+    static_cast<bf16*>(data)[i] = to_bf16(value);
+  } else {
+    static_cast<float*>(data)[i] = value;
+  }
+}
+
+struct Dots {
+  const void *a, *b, *bias;
+  void* y;
+  DType a_type, b_type, bias_type, y_type;
+  int64_t m, n, k;
+};
+
+// A warp per output; lanes stride over k, so a row's sum does not depend on the other rows.
+__global__ void dots_kernel(const Dots p) {
+  const int64_t n = blockIdx.x * int64_t{kWarpsPerBlock} + threadIdx.y;
+  const int64_t m = blockIdx.y;
+  if (n >= p.n) return;
+  float sum = 0;
+  for (int64_t k = threadIdx.x; k < p.k; k += kWarp) {
+    sum = fmaf(load_as_float(p.a, p.a_type, m * p.k + k), load_as_float(p.b, p.b_type, n * p.k + k),
+               sum);
+  }
+  for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+  if (threadIdx.x != 0) return;
+  if (p.bias != nullptr) sum += load_as_float(p.bias, p.bias_type, n);
+  store_float(p.y, p.y_type, m * p.n + n, sum);
+}
+
+__global__ void widen_kernel(const void* x, DType dtype, int64_t count, float* y) {
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * blockDim.x) {
+    y[i] = load_as_float(x, dtype, i);
+  }
+}
+
+__global__ void finish_kernel(const float* sums, const float* row_scales,
+                              const float* column_scales, const void* bias, DType bias_type,
+                              void* y, DType y_type, int64_t n, int64_t count) {
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * blockDim.x) {
+    const int64_t row = i / n, column = i % n;
+    float value = sums[i];
+    if (row_scales != nullptr) value *= row_scales[row];
+    if (column_scales != nullptr) value *= column_scales[column];
+    if (bias != nullptr) value += load_as_float(bias, bias_type, column);
+    store_float(y, y_type, i, value);
+  }
+}
+
+__global__ void multiply_kernel(const float* a, const float* b, float* alpha) {
+  *alpha = (a != nullptr ? *a : 1.0f) * (b != nullptr ? *b : 1.0f);
+}
+
+__global__ void swizzle_kernel(const uint8_t* linear, int64_t rows, int64_t columns,
+                               uint8_t* swizzled) {
+  const int64_t padded = (columns + 3) / 4 * 4;
+  const int64_t count = swizzled_scale_bytes(rows, columns);
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * blockDim.x) {
+    const int64_t r = i / padded, c = i % padded;
+    swizzled[swizzled_scale_offset(r, c, columns)] =
+        r < rows && c < columns ? linear[r * columns + c] : uint8_t{0};
+  }
+}
+
+constexpr int kThreads = 256;
+unsigned grid_for(int64_t count) { return std::min(blocks_for(count, kThreads), 65535u); }
+
+}  // namespace
+
+void dot_products(const MatMulArgs& args, cudaStream_t stream) {
+  const Dots p{args.a.data,     args.b.data,     args.bias.data,  args.y.data,
+               args.a.dtype,    args.b.dtype,    args.bias.dtype, args.y.dtype,
+               args.y.shape[0], args.y.shape[1], args.a.shape[1]};
+  if (p.m == 0 || p.n == 0) return;
+  const dim3 grid(blocks_for(p.n, kWarpsPerBlock), static_cast<unsigned>(p.m));
+  dots_kernel<<<grid, dim3(kWarp, kWarpsPerBlock), 0, stream>>>(p);
+  HT_CUDA_LAUNCHED();
+}
+
+void widen(const ConstView& x, float* y, cudaStream_t stream) {
+  const int64_t count = x.shape.numel();
+  if (count == 0) return;
+  widen_kernel<<<grid_for(count), kThreads, 0, stream>>>(x.data, x.dtype, count, y);
+  HT_CUDA_LAUNCHED();
+}
+
+void widen(const bf16* x, int64_t count, float* y, cudaStream_t stream) {
+  widen(ConstView{x, DType::kBF16, {count}}, y, stream);
+}
+
+void finish_product(const FinishArgs& args, cudaStream_t stream) {
+  const int64_t count = args.y.shape.numel();
+  if (count == 0) return;
+  finish_kernel<<<grid_for(count), kThreads, 0, stream>>>(
+      args.sums, args.row_scales, args.column_scales, args.bias.data, args.bias.dtype, args.y.data,
+      args.y.dtype, args.y.shape[1], count);
+  HT_CUDA_LAUNCHED();
+}
+
+void multiply_scalars(const float* a, const float* b, float* alpha, cudaStream_t stream) {
+  multiply_kernel<<<1, 1, 0, stream>>>(a, b, alpha);
+  HT_CUDA_LAUNCHED();
+}
+
+void swizzle_scales(const uint8_t* linear, int64_t rows, int64_t columns, uint8_t* swizzled,
+                    cudaStream_t stream) {
+  const int64_t count = swizzled_scale_bytes(rows, columns);
+  swizzle_kernel<<<grid_for(count), kThreads, 0, stream>>>(linear, rows, columns, swizzled);
+  HT_CUDA_LAUNCHED();
+}
+
+}  // namespace halftone::cuda

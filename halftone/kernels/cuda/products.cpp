@@ -1,0 +1,221 @@
+// Matrix products: operands made ready, a GEMM or one per item, and what could not be part of it.
+#include "halftone/kernels/cuda/backend.h"
+#include "halftone/kernels/cuda/dequantize.h"
+#include "halftone/kernels/cuda/gemm.h"
+#include "halftone/kernels/cuda/product_kernels.h"
+#include "halftone/kernels/workspace.h"
+#include "halftone/numerics/swizzle.h"
+
+namespace halftone::cuda {
+namespace {
+
+const float* global_factor(const ConstView& x) {
+  if (x.format == nullptr) return nullptr;
+  if (x.format->global_scale) return x.global_scale;
+  return x.format->span == ScaleSpan::kTensor ? static_cast<const float*>(x.scales) : nullptr;
+}
+const float* row_factors(const ConstView& x) {
+  const bool rows = x.format != nullptr && x.format->span == ScaleSpan::kRow;
+  return rows ? static_cast<const float*>(x.scales) : nullptr;
+}
+
+cudaDataType_t stored_type(const ConstView& x) {
+  if (x.format != nullptr) {
+    switch (x.format->element) {
+      case ElementType::kE4M3:
+        return CUDA_R_8F_E4M3;
+      case ElementType::kE5M2:
+        return CUDA_R_8F_E5M2;
+      case ElementType::kE2M1:
+        return CUDA_R_4F_E2M1;
+      default:
+        break;
+    }
+  }
+  return x.dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+class Product {
+ public:
+  Product(const MatMulArgs& args, const Stream& stream)
+      : args_(args), stream_(stream), plan_(plan_product(args, context().capability())) {}
+
+  int64_t workspace_bytes() const {
+    if (plan_.by_dot_products) return 0;
+    const int64_t m = args_.y.shape[0], n = args_.y.shape[1];
+    int64_t bytes = aligned_bytes(Gemms::kWorkspaceBytes);
+    bytes += operand_bytes(args_.a, plan_.a) + operand_bytes(args_.b, plan_.b);
+    if (is_block_scaled()) bytes += swizzled_bytes(args_.a) + swizzled_bytes(args_.b);
+    if (plan_.alpha) bytes += aligned_bytes(items() * static_cast<int64_t>(sizeof(float)));
+    if (plan_.finish) bytes += aligned_bytes(m * n * 4);
+    return bytes;
+  }
+
+  void run() const {
+    if (args_.y.shape.numel() == 0) return;
+    if (plan_.by_dot_products) return dot_products(args_, context().stream());
+    Workspace workspace(stream_);
+    std::byte* gemm_workspace = workspace.bytes(Gemms::kWorkspaceBytes);
+    GemmProblem problem = describe();
+    GemmPointers at;
+    at.a = prepare(args_.a, plan_.a, workspace);
+    at.b = prepare(args_.b, plan_.b, workspace);
+    at.bias = problem.bias ? args_.bias.data : nullptr;
+    at.y = args_.y.data;
+    if (is_block_scaled()) {
+      at.a_scales = swizzled(args_.a, workspace);
+      at.b_scales = swizzled(args_.b, workspace);
+    } else if (problem.scales != GemmScales::kNone) {
+      at.a_scales = args_.a.scales;
+      at.b_scales = args_.b.scales;
+    }
+    float* alphas = plan_.alpha ? workspace.floats(items()) : nullptr;
+    float* sums = plan_.finish ? workspace.floats(args_.y.shape.numel()) : nullptr;
+    if (sums != nullptr) at.y = sums;
+    for (int64_t i = 0; i < items(); ++i) run_item(problem, at, alphas, i, gemm_workspace);
+    if (sums != nullptr) {
+      finish_product({sums, left_factors(args_.a, plan_.a), left_factors(args_.b, plan_.b),
+                      args_.bias, args_.y},
+                     context().stream());
+    }
+  }
+
+ private:
+  Context& context() const { return context_of(stream_); }
+  // Scales of rows that are left for the result.
+  const float* left_factors(const ConstView& x, Operand how) const {
+    const bool done = plan_.scales != GemmScales::kNone || how == Operand::kValues;
+    return done ? nullptr : row_factors(x);
+  }
+  bool is_block_scaled() const {
+    return plan_.scales == GemmScales::kBlock16 || plan_.scales == GemmScales::kBlock32;
+  }
+  int64_t items() const { return plan_.per_item ? args_.y.shape[0] / args_.a.rows_per_scale : 1; }
+
+  GemmProblem describe() const {
+    GemmProblem p;
+    const auto type = [&](const ConstView& x, Operand how) {
+      if (how == Operand::kDecode) return CUDA_R_16BF;
+      return how == Operand::kAsStored ? stored_type(x) : CUDA_R_32F;
+    };
+    p.a_type = type(args_.a, plan_.a);
+    p.b_type = type(args_.b, plan_.b);
+    p.y_type = plan_.finish || args_.y.dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF;
+    p.m = args_.y.shape[0] / items();
+    p.n = args_.y.shape[1];
+    p.k = args_.a.shape[args_.how.transpose_a ? 0 : 1];
+    p.transpose_a = args_.how.transpose_a;
+    p.transpose_b = args_.how.transpose_b;
+    p.scales = plan_.scales;
+    p.bias = args_.bias.data != nullptr && !plan_.finish;
+    p.alpha = plan_.alpha;
+    // Sums of FP8 products on Hopper may be kept in fewer bits: faster, and right for the forward
+    // pass, whose operands are E4M3.
+    p.fast_accumulation = plan_.kind == GemmKind::kFp8 && !is_block_scaled() &&
+                          p.a_type == CUDA_R_8F_E4M3 && p.b_type == CUDA_R_8F_E4M3;
+    return p;
+  }
+
+  void run_item(const GemmProblem& problem, GemmPointers at, float* alphas, int64_t item,
+                std::byte* workspace) const {
+    const auto advance = [](const void* data, int64_t bytes) {
+      return data == nullptr ? nullptr : static_cast<const std::byte*>(data) + bytes;
+    };
+    if (item > 0) {
+      const int64_t rows = item * problem.m;
+      const int64_t a_bits = plan_.a == Operand::kDecode     ? 16
+                             : plan_.a != Operand::kAsStored ? 32
+                                                             : args_.a.format->element_bits();
+      at.a = advance(at.a, rows * problem.k * a_bits / 8);
+      at.y =
+          static_cast<std::byte*>(at.y) + rows * problem.n * (problem.y_type == CUDA_R_32F ? 4 : 2);
+      if (problem.scales == GemmScales::kScalar) at.a_scales = advance(at.a_scales, item * 4);
+      if (is_block_scaled()) {
+        // Items start at a tile of 128 rows, or their scales are not one piece.
+        at.a_scales =
+            advance(at.a_scales, item * swizzled_scale_bytes(problem.m, scale_columns(args_.a)));
+      }
+    }
+    if (alphas != nullptr) {
+      const float* own = global_factor(args_.a);
+      multiply_scalars(own == nullptr ? nullptr : own + item, global_factor(args_.b), alphas + item,
+                       context().stream());
+      at.alpha = alphas + item;
+    }
+    context().part<Gemms>().run(problem, at, workspace);
+  }
+
+  static int64_t operand_bytes(const ConstView& x, Operand how) {
+    const int64_t count = x.shape.numel();
+    if (how == Operand::kAsStored) return 0;
+    if (how == Operand::kDecode) return aligned_bytes(count * 2);
+    const bool decodes_first = how == Operand::kToFloat && x.format != nullptr;
+    return aligned_bytes(count * 4) + (decodes_first ? aligned_bytes(count * 2) : 0);
+  }
+
+  const void* prepare(const ConstView& x, Operand how, Workspace& workspace) const {
+    if (how == Operand::kAsStored) return x.data;
+    const int64_t count = x.shape.numel();
+    const auto decoded = [&] {
+      auto* y = reinterpret_cast<bf16*>(workspace.bytes(count * 2));
+      decode_blocks(x, x.shape[0], x.shape[1], y, stream_);
+      return y;
+    };
+    if (how == Operand::kDecode) return decoded();
+    float* wide = workspace.floats(count);
+    if (how == Operand::kValues) {
+      const int64_t rows = x.shape[0], cols = x.shape[1];
+      cuda_kernels().dequantize.launch({*x.format,
+                                        static_cast<const uint8_t*>(x.data),
+                                        x.scales,
+                                        x.global_scale,
+                                        false,
+                                        {wide, DType::kF32, rows, cols, cols}},
+                                       stream_);
+    } else if (x.format == nullptr) {
+      widen(x, wide, context().stream());
+    } else {
+      widen(decoded(), count, wide, context().stream());
+    }
+    return wide;
+  }
+
+  static int64_t scale_columns(const ConstView& x) { return x.format->scales_per_row(x.shape[1]); }
+  int64_t parts_of(const ConstView& x) const { return &x == &args_.a ? items() : 1; }
+  int64_t swizzled_bytes(const ConstView& x) const {
+    const int64_t parts = parts_of(x);
+    return aligned_bytes(parts * swizzled_scale_bytes(x.shape[0] / parts, scale_columns(x)));
+  }
+  const void* swizzled(const ConstView& x, Workspace& workspace) const {
+    auto* to = reinterpret_cast<uint8_t*>(workspace.bytes(swizzled_bytes(x)));
+    const int64_t parts = parts_of(x), rows = x.shape[0] / parts, columns = scale_columns(x);
+    for (int64_t i = 0; i < parts; ++i) {
+      swizzle_scales(static_cast<const uint8_t*>(x.scales) + i * rows * columns, rows, columns,
+                     to + i * swizzled_scale_bytes(rows, columns), context().stream());
+    }
+    return to;
+  }
+
+  const MatMulArgs& args_;
+  const Stream& stream_;
+  ProductPlan plan_;
+};
+
+bool takes(const ConstView& x) {
+  return x.format != nullptr || x.dtype == DType::kF32 || x.dtype == DType::kBF16 ||
+         x.dtype == DType::kF16;
+}
+
+}  // namespace
+
+void fill_products(Kernels& table) {
+  table.matmul.supports = [](const MatMulArgs& a) {
+    return takes(a.a) && takes(a.b) && (a.y.dtype == DType::kF32 || a.y.dtype == DType::kBF16);
+  };
+  table.matmul.launch = [](const MatMulArgs& a, Stream s) { Product(a, s).run(); };
+  table.matmul.workspace = [](const MatMulArgs& a, const Stream& s) {
+    return Product(a, s).workspace_bytes();
+  };
+}
+
+}  // namespace halftone::cuda

@@ -1,0 +1,130 @@
+#include "halftone/passes/merge.h"
+
+#include <set>
+
+#include "halftone/base/error.h"
+#include "halftone/graph/ops.h"
+#include "halftone/passes/rewrite.h"
+
+namespace halftone {
+namespace {
+
+bool has_scale_for_all(const ValueType& type) {
+  return type.quantized &&
+         (type.quantized->span == ScaleSpan::kTensor || type.quantized->global_scale);
+}
+
+class Merger {
+ public:
+  Merger(const Graph& graph, const CanStack& can_stack) : graph_(graph), can_stack_(can_stack) {
+    for (const Node& node : graph.nodes()) {
+      for (const int id : node.inputs) ++readers_[id];
+    }
+    for (size_t i = 0; i < graph.nodes().size(); ++i) {
+      if (is_candidate(graph.nodes()[i])) place(static_cast<int>(i));
+    }
+    std::erase_if(groups_, [](const auto& group) { return group.size() < 2; });
+    for (const auto& group : groups_) {
+      for (const int index : group) dropped_.insert(weight_of(graph_.nodes()[index]).name);
+    }
+  }
+
+  std::shared_ptr<Graph> run() const {
+    return rebuild(
+        graph_, [&](Graph& out, std::vector<Value>& at) { add_nodes(out, at); }, {},
+        [&](const std::string& name) { return dropped_.contains(name); });
+  }
+
+ private:
+  const ValueInfo& weight_of(const Node& node) const { return graph_.values()[node.inputs[1]]; }
+
+  bool is_candidate(const Node& node) const {
+    if (node.op != Op::kLinear || node.inputs.size() != 2) return false;
+    const ValueInfo& weight = weight_of(node);
+    // A weight that others use too has to stay.
+    return weight.source == Source::kWeight && readers_.at(node.inputs[1]) == 1 &&
+           !has_scale_for_all(weight.type) && graph_.values()[node.inputs[0]].type.shape.rank() > 1;
+  }
+
+  void place(int index) {
+    const Node& node = graph_.nodes()[index];
+    for (auto& group : groups_) {
+      const Node& first = graph_.nodes()[group[0]];
+      const bool alike =
+          first.inputs[0] == node.inputs[0] && first.region == node.region &&
+          weight_of(first).type == weight_of(node).type &&
+          std::get<LinearAttributes>(first.attributes).activations ==
+              std::get<LinearAttributes>(node.attributes).activations &&
+          graph_.values()[first.outputs[0]].type == graph_.values()[node.outputs[0]].type &&
+          (!can_stack_ || can_stack_(weight_of(first).name, weight_of(node).name));
+      if (alike) {
+        group.push_back(index);
+        return;
+      }
+    }
+    groups_.push_back({index});
+  }
+
+  void add_nodes(Graph& out, std::vector<Value>& at) const {
+    std::vector<const std::vector<int>*> group_of(graph_.nodes().size(), nullptr);
+    for (const auto& group : groups_) {
+      for (const int index : group) group_of[index] = &group;
+    }
+    for (size_t i = 0; i < graph_.nodes().size(); ++i) {
+      const Node& node = graph_.nodes()[i];
+      const auto region = out.enter_region(node.region);
+      if (group_of[i] != nullptr) {
+        if (group_of[i]->front() == static_cast<int>(i)) add_merged(out, at, *group_of[i]);
+        continue;
+      }
+      std::vector<Value> inputs;
+      for (const int id : node.inputs) inputs.push_back(at[id]);
+      const auto values = copy_node(out, graph_, node, inputs);
+      for (size_t k = 0; k < values.size(); ++k) at[node.outputs[k]] = values[k];
+    }
+  }
+
+  void add_merged(Graph& out, std::vector<Value>& at, const std::vector<int>& group) const {
+    const Node& first = graph_.nodes()[group[0]];
+    const auto parts = static_cast<int64_t>(group.size());
+    std::string name;
+    for (const int index : group) {
+      name += (name.empty() ? "" : "|") + weight_of(graph_.nodes()[index]).name;
+    }
+    ValueType weight = weight_of(first).type;
+    weight.shape = {weight.shape[0] * parts, weight.shape[1]};
+    ValueType type = graph_.values()[first.outputs[0]].type;
+    const int64_t columns = type.shape[-1];
+    std::vector<int64_t> dims(type.shape.dims().begin(), type.shape.dims().end());
+    dims.back() *= parts;
+    type.shape = Shape(dims);
+    const Value all = out.add(Op::kLinear, {at[first.inputs[0]], out.weight(name, weight)},
+                              first.attributes, type);
+    for (int64_t i = 0; i < parts; ++i) {
+      at[graph_.nodes()[group[i]].outputs[0]] =
+          slice(all, all.rank() - 1, i * columns, (i + 1) * columns);
+    }
+  }
+
+  const Graph& graph_;
+  const CanStack& can_stack_;
+  std::map<int, int> readers_;  // of each value
+  std::vector<std::vector<int>> groups_;
+  std::set<std::string> dropped_;
+};
+
+}  // namespace
+
+std::shared_ptr<Graph> merge_linears(const Graph& graph, const CanStack& can_stack) {
+  return Merger(graph, can_stack).run();
+}
+
+std::vector<std::string> merged_weights(const Graph& graph) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : graph.weights()) {
+    if (name.find('|') != std::string::npos) names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace halftone

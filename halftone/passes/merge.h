@@ -1,0 +1,24 @@
+// Linears on the same input become one: one quantized input, one product, whose columns are then
+// taken apart. Their weights are stacked into one, named by joining their names with '|'.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "halftone/graph/graph.h"
+
+namespace halftone {
+
+// Whether two weights are stored in a way that lets them be stacked; empty: always.
+using CanStack = std::function<bool(const std::string& a, const std::string& b)>;
+
+// Merged are linears of one region, without bias and with weights of one shape and format. Formats
+// with a scale for a whole tensor are left alone: stacked, there would be several.
+std::shared_ptr<Graph> merge_linears(const Graph& graph, const CanStack& can_stack = {});
+
+// Names of the graph's weights that stand for several.
+std::vector<std::string> merged_weights(const Graph& graph);
+
+}  // namespace halftone

@@ -1,0 +1,23 @@
+// The backend that a test executable is built for: the same tests hold the fast CPU table and the
+// CUDA table to the same references.
+#pragma once
+
+#include "halftone/runtime/program.h"
+
+namespace halftone::test {
+
+const Kernels& tested_kernels();
+Stream tested_stream();
+
+// Ready to run there: weights are copied to the device where there is one.
+Program tested_program(const std::shared_ptr<Graph>& graph, const Weights& weights);
+
+// What compiling does to a graph there.
+std::shared_ptr<Graph> tested_compile(const Graph& graph);
+// How far results of a compiled graph may be from those of the graph, relatively: 0 where they are
+// the same bits.
+double compile_tolerance(DType activations);
+// How far a product of quantized operands may be from its exact value.
+double product_tolerance(DType result);
+
+}  // namespace halftone::test

@@ -1,0 +1,17 @@
+#include "halftone/passes/fuse.h"
+#include "tests/support/backend.h"
+
+namespace halftone::test {
+
+const Kernels& tested_kernels() { return cpu_kernels(); }
+Stream tested_stream() { return {2}; }
+
+Program tested_program(const std::shared_ptr<Graph>& graph, const Weights& weights) {
+  return Program(graph, weights, tested_kernels(), tested_stream());
+}
+
+std::shared_ptr<Graph> tested_compile(const Graph& graph) { return fuse(graph); }
+double compile_tolerance(DType) { return 0; }
+double product_tolerance(DType result) { return result == DType::kF32 ? 2e-6 : 1e-3; }
+
+}  // namespace halftone::test
