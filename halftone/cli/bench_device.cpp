@@ -52,7 +52,7 @@ DType activations_of(const std::string& precision) {
 
 // Operations on rows of a block that no fused node contains.
 std::vector<std::string> unfused_in_blocks(const Graph& graph) {
-  std::vector<std::string> names;
+  std::map<std::string, int> counts;
   for (const Node& node : graph.nodes()) {
     switch (node.op) {
       case Op::kAdd:
@@ -65,14 +65,16 @@ std::vector<std::string> unfused_in_blocks(const Graph& graph) {
       case Op::kRope:
       case Op::kCast:
         if (node.region >= 0) {
-          names.push_back(
-              fmt::format("{} in {}", op_info(node.op).name, graph.regions()[node.region].name));
+          ++counts[fmt::format("{} in {}", op_info(node.op).name,
+                               graph.regions()[node.region].kind)];
         }
         break;
       default:
         break;
     }
   }
+  std::vector<std::string> names;
+  for (const auto& [name, count] : counts) names.push_back(fmt::format("{} x {}", count, name));
   return names;
 }
 

@@ -45,6 +45,10 @@ class DeviceContext {
   // Bytes that a large copy reads and writes per second.
   virtual double copy_bandwidth() = 0;
 
+  // Seconds that these launches take on the device, with nothing of theirs in its caches and
+  // without what the host takes to launch them.
+  virtual double time(const std::function<void()>& launches) = 0;
+
   // Device time since the last mark, in seconds; the first mark returns 0.
   virtual double mark() = 0;
 };

@@ -265,6 +265,15 @@ class Fuser {
                        [&](int node) { return group_of_[node] != group; });
   }
 
+  // Alone, but quantizing, which is the same as a chain of one; or on columns of something wider,
+  // which then need not be copied out.
+  bool worth_it_alone(int node) const {
+    if (graph_.nodes()[node].op == Op::kQuantize) return true;
+    const auto& inputs = graph_.nodes()[node].inputs;
+    return std::any_of(inputs.begin(), inputs.end(),
+                       [&](int id) { return columns_of(id).stride != 0; });
+  }
+
   static void set_attributes(RowStep& step, const Attributes& attributes) {
     if (const auto* a = std::get_if<AffineAttributes>(&attributes)) step.affine = *a;
     if (const auto* a = std::get_if<UnaryAttributes>(&attributes)) step.unary = *a;
@@ -325,7 +334,7 @@ class Fuser {
     return rebuild(graph_, [&](Graph& out, std::vector<Value>& at) {
       for (const int unit : order()) {
         const int group = group_of_[unit];
-        if (group >= 0 && groups_[group].nodes.size() > 1) {
+        if (group >= 0 && (groups_[group].nodes.size() > 1 || worth_it_alone(unit))) {
           emit_group(out, group, at);
           continue;
         }

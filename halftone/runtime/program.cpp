@@ -205,12 +205,16 @@ void Program::launch_all() {
     out.clear();
     for (const int id : node.inputs) in.push_back(const_view(id));
     for (const int id : node.outputs) out.push_back(view(id));
-    const auto start = std::chrono::steady_clock::now();
-    if (timer_ && device() != nullptr) device()->mark();
-    launch(node, in, out, *options_.kernels, options_.stream);
-    if (timer_) {
+    const auto run = [&] { launch(node, in, out, *options_.kernels, options_.stream); };
+    if (!timer_) {
+      run();
+    } else if (device() != nullptr) {
+      timer_(node, device()->time(run));
+    } else {
+      const auto start = std::chrono::steady_clock::now();
+      run();
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-      timer_(node, device() != nullptr ? device()->mark() : took.count());
+      timer_(node, took.count());
     }
   }
 }

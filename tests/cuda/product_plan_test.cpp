@@ -62,7 +62,7 @@ TEST(ProductPlan, BlockScalesAreNativeOnBlackwellAndExactlyEmulatedBefore) {
       EXPECT_EQ(plan.b, Operand::kDecode);
       EXPECT_EQ(plan.kind, GemmKind::kBf16);
       EXPECT_EQ(plan.alpha, format->global_scale);
-      EXPECT_EQ(plan.per_item, format->global_scale);
+      EXPECT_TRUE(plan.per_item);  // few rows
       EXPECT_FALSE(plan.finish);
     }
   }
@@ -95,6 +95,26 @@ TEST(ProductPlan, OneRowPerItemIsDotProducts) {
   EXPECT_EQ(plan_product(args, 90).b, Operand::kToFloat);
   args.rows_per_item = 1;
   EXPECT_TRUE(plan_product(args, 90).by_dot_products);
+}
+
+TEST(ProductPlan, WideWeightsAreRoundedForBf16Activations) {
+  MatMulArgs args = product(nullptr, nullptr);
+  args.b.dtype = DType::kF32;
+  EXPECT_EQ(plan_product(args, 90).b, Operand::kRound);
+  EXPECT_EQ(plan_product(args, 90).kind, GemmKind::kBf16);
+  EXPECT_EQ(plan_product(args, 75).kind, GemmKind::kF32);
+}
+
+// Then a row's bits do not depend on its batch.
+TEST(ProductPlan, FewRowsAndF32AreMultipliedItemByItem) {
+  MatMulArgs args = product(nullptr, nullptr);
+  EXPECT_TRUE(plan_product(args, 90).per_item);
+  args.a.shape = {8192, 512};
+  args.y.shape = {8192, 384};
+  args.rows_per_item = 4096;
+  EXPECT_FALSE(plan_product(args, 90).per_item);
+  args.a.dtype = DType::kF32;
+  EXPECT_TRUE(plan_product(args, 90).per_item);
 }
 
 TEST(ProductPlan, ABiasOfAnotherTypeIsAddedAfterwards) {

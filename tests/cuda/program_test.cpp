@@ -75,7 +75,7 @@ TEST(CudaProgram, MergedWeightsAreStackedOnTheWay) {
 TEST(CudaProgram, TooLittleMemorySaysHowMuchIsNeededAndFree) {
   const std::string error = test::error_of(
       [&] { test::tested_stream().device->allocate(int64_t{1} << 50, "values while running"); });
-  EXPECT_NE(error.find("values while running need 1024"), std::string::npos) << error;
+  EXPECT_NE(error.find("values while running need 1.00 PiB"), std::string::npos) << error;
   EXPECT_NE(error.find("are free"), std::string::npos) << error;
 }
 

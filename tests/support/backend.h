@@ -17,6 +17,8 @@ std::shared_ptr<Graph> tested_compile(const Graph& graph);
 // How far results of a compiled graph may be from those of the graph, relatively: 0 where they are
 // the same bits.
 double compile_tolerance(DType activations);
+// Weights that are stored wider than BF16 are rounded to it for BF16 activations.
+bool rounds_weights();
 // How far a product of quantized operands may be from its exact value.
 double product_tolerance(DType result);
 

@@ -12,6 +12,7 @@ Program tested_program(const std::shared_ptr<Graph>& graph, const Weights& weigh
 
 std::shared_ptr<Graph> tested_compile(const Graph& graph) { return fuse(graph); }
 double compile_tolerance(DType) { return 0; }
+bool rounds_weights() { return false; }
 double product_tolerance(DType result) { return result == DType::kF32 ? 2e-6 : 1e-3; }
 
 }  // namespace halftone::test

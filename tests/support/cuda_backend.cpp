@@ -20,7 +20,8 @@ Program tested_program(const std::shared_ptr<Graph>& graph, const Weights& weigh
 
 std::shared_ptr<Graph> tested_compile(const Graph& graph) { return fuse(*merge_linears(graph)); }
 // Sums over a row are formed in another order. In BF16 that turns a few roundings.
-double compile_tolerance(DType activations) { return activations == DType::kF32 ? 1e-5 : 2e-2; }
+double compile_tolerance(DType activations) { return activations == DType::kF32 ? 1e-5 : 3e-2; }
+bool rounds_weights() { return true; }
 // Hopper's tensor cores keep sums of FP8 products in fewer bits (fast accumulation).
 double product_tolerance(DType) { return 2.5e-3; }
 

@@ -124,6 +124,19 @@ double Context::copy_bandwidth() {
   return best;
 }
 
+double Context::time(const std::function<void()>& launches) {
+  constexpr size_t kBytes = size_t{256} << 20;  // several times any cache; takes longer than a launch
+  if (!flush_) flush_ = allocate(kBytes, "timing");
+  HT_CUDA(cudaMemsetAsync(flush_->address(), 0, kBytes, stream_));
+  HT_CUDA(cudaEventRecord(marks_[0], stream_));
+  launches();
+  HT_CUDA(cudaEventRecord(marks_[1], stream_));
+  HT_CUDA(cudaEventSynchronize(marks_[1]));
+  float milliseconds = 0;
+  HT_CUDA(cudaEventElapsedTime(&milliseconds, marks_[0], marks_[1]));
+  return milliseconds * 1e-3;
+}
+
 double Context::mark() {
   HT_CUDA(cudaEventRecord(marks_[1], stream_));
   HT_CUDA(cudaEventSynchronize(marks_[1]));

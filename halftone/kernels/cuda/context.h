@@ -28,6 +28,7 @@ class Context final : public DeviceContext {
   void synchronize() override;
   std::unique_ptr<Recording> record(const std::function<void()>& launches) override;
   double mark() override;
+  double time(const std::function<void()>& launches) override;
   double copy_bandwidth() override;
 
   cudaStream_t stream() const { return stream_; }
@@ -51,6 +52,7 @@ class Context final : public DeviceContext {
   cudaStream_t stream_ = nullptr;
   cudaEvent_t marks_[2] = {};
   bool marked_ = false, recording_ = false;
+  std::shared_ptr<Storage> flush_;  // written to empty the caches
   std::map<std::type_index, std::shared_ptr<void>> parts_;
 };
 

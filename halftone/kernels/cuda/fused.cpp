@@ -1,5 +1,7 @@
 // Fused row operations: a kernel generated for the chain (fused_source.h), compiled once.
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 #include "halftone/kernels/cuda/context.h"
 #include "halftone/kernels/cuda/fused_source.h"
@@ -22,20 +24,62 @@ bool is_float(DType dtype) {
 }
 
 bool supports(const FusedRowsArgs& args) {
-  return args.inputs.size() <= kMostInputs && args.outputs.size() <= kMostOutputs &&
+  return args.how->rows < (int64_t{1} << 31) && args.inputs.size() <= kMostInputs && args.outputs.size() <= kMostOutputs &&
          std::all_of(args.inputs.begin(), args.inputs.end(),
                      [](const ConstView& x) { return is_float(x.dtype); });
 }
 
+// Kernels by what they depend on, so that a launch writes no source.
+class FusedKernels {
+ public:
+  explicit FusedKernels(Context& context) : context_(context) {}
+
+  struct Entry {
+    FusedSource source;
+    JitKernel jit;
+  };
+  const Entry& get(const FusedRowsArgs& args) {
+    const std::string key = key_of(args);
+    if (const auto found = entries_.find(key); found != entries_.end()) return found->second;
+    std::vector<DType> types;
+    for (const ConstView& input : args.inputs) types.push_back(input.dtype);
+    Entry made;
+    FusedTuning tuning;
+    if (const char* t = std::getenv("HT_TUNE")) std::sscanf(t, "%ld,%ld,%d,%d", &tuning.most_threads, &tuning.resident_threads, &tuning.prefetch, &tuning.keep);
+    made.source = write_fused_source(*args.how, types, tuning);
+    made.jit = context_.part<JitKernels>().get(made.source.text, "fused_rows", made.source.threads,
+                                               made.source.shared_bytes);
+    return entries_.emplace(key, std::move(made)).first->second;
+  }
+
+ private:
+  // All that the source depends on, as bytes.
+  static std::string key_of(const FusedRowsArgs& args) {
+    std::string key;
+    const auto add = [&](const auto&... values) {
+      (key.append(reinterpret_cast<const char*>(&values), sizeof values), ...);
+    };
+    for (size_t i = 0; i < args.inputs.size(); ++i) {
+      const auto& input = args.how->inputs[i];
+      add(args.inputs[i].dtype, input.source, input.length, input.begin, input.stride);
+    }
+    for (const RowStep& s : args.how->steps) {
+      add(s.function, s.operands, s.length, s.width, s.dtype, s.output, s.affine.scale,
+          s.affine.shift, s.unary.function, s.norm.eps, s.rope.layout, s.rope.inverse);
+      if (s.format) add(s.format->element, s.format->scale, s.format->span, s.format->rounding);
+    }
+    return key;
+  }
+
+  Context& context_;
+  std::map<std::string, Entry> entries_;
+};
+
 void fused_rows(const FusedRowsArgs& args, Stream stream) {
   const FusedRowsAttributes& how = *args.how;
   if (how.rows == 0) return;
-  std::vector<DType> types;
-  for (const ConstView& input : args.inputs) types.push_back(input.dtype);
-  const FusedSource source = write_fused_source(how, types);
   Context& context = context_of(stream);
-  const JitKernel& jit = context.part<JitKernels>().get(source.text, "fused_rows", source.threads,
-                                                        source.shared_bytes);
+  const auto& [source, jit] = context.part<FusedKernels>().get(args);
   Params params{};
   for (size_t i = 0; i < args.inputs.size(); ++i) params.inputs[i] = args.inputs[i].data;
   for (size_t i = 0; i < args.outputs.size(); ++i) {

@@ -21,9 +21,46 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
   T values[N];
 };
 
+// From rows, which are read once: not kept in the cache that what rows share should stay in.
 template <class T, int N>
-__device__ __forceinline__ Pack<T, N> load(const T* from) {
+__device__ __forceinline__ Pack<T, N> load_once(const T* from) {
+  Pack<T, N> pack;
+  if constexpr (sizeof pack % 16 == 0) {
+    unsigned* to = reinterpret_cast<unsigned*>(&pack);
+    const char* at = reinterpret_cast<const char*>(from);
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof pack); i += 16) {
+      asm("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+          : "=r"(to[i / 4]), "=r"(to[i / 4 + 1]), "=r"(to[i / 4 + 2]), "=r"(to[i / 4 + 3])
+          : "l"(at + i));
+    }
+  } else {
+    pack = *reinterpret_cast<const Pack<T, N>*>(from);
+  }
+  return pack;
+}
+// What rows share. Volatile where it is read for every row again: else the compiler would keep it
+// in registers that more rows need.
+template <class T, int N>
+__device__ __forceinline__ Pack<T, N> load_shared(const T* from) {
   return *reinterpret_cast<const Pack<T, N>*>(from);
+}
+template <class T, int N>
+__device__ __forceinline__ Pack<T, N> load_again(const T* from) {
+  Pack<T, N> pack;
+  if constexpr (sizeof pack % 16 == 0) {
+    unsigned* to = reinterpret_cast<unsigned*>(&pack);
+    const char* at = reinterpret_cast<const char*>(from);
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof pack); i += 16) {
+      asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(to[i / 4]), "=r"(to[i / 4 + 1]), "=r"(to[i / 4 + 2]), "=r"(to[i / 4 + 3])
+                   : "l"(at + i));
+    }
+  } else {
+    pack = *reinterpret_cast<const Pack<T, N>*>(from);
+  }
+  return pack;
 }
 
 __device__ __forceinline__ unsigned bf16_pair(float low, float high) {
@@ -57,6 +94,17 @@ template <class T, int N>
 __device__ __forceinline__ void unpack(const Pack<T, N>& from, float (&to)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) to[i] = to_float(from.values[i]);
+}
+// Pairs by word: a shift and a mask, where single values would be cut out first.
+template <int N>
+  requires(N % 2 == 0)
+__device__ __forceinline__ void unpack(const Pack<bf16, N>& from, float (&to)[N]) {
+  const unsigned* words = reinterpret_cast<const unsigned*>(&from);
+#pragma unroll
+  for (int i = 0; i < N; i += 2) {
+    to[i] = __uint_as_float(words[i / 2] << 16);
+    to[i + 1] = __uint_as_float(words[i / 2] & 0xFFFF0000u);
+  }
 }
 
 template <int N>
@@ -114,10 +162,19 @@ struct Sum {
   static __device__ __forceinline__ float zero() { return 0.0f; }
   static __device__ __forceinline__ float of(float a, float b) { return a + b; }
 };
-// Of magnitudes as bits, which orders NaN above Inf above every number.
+// Of magnitudes; NaN wins over everything.
 struct Largest {
-  static __device__ __forceinline__ unsigned zero() { return 0u; }
-  static __device__ __forceinline__ unsigned of(unsigned a, unsigned b) { return a > b ? a : b; }
+  static __device__ __forceinline__ float zero() { return 0.0f; }
+  static __device__ __forceinline__ float of(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(fabsf(a)), "f"(fabsf(b)));
+    return larger;
+#else
+    const unsigned x = magnitude_bits(a), y = magnitude_bits(b);
+    return __uint_as_float(x > y ? x : y);
+#endif
+  }
 };
 
 // Among neighbouring lanes; kLanes is a power of two.
@@ -135,10 +192,10 @@ __device__ __forceinline__ T reduce_block(T x, T* memory) {
   x = reduce_lanes<Op, 32>(x);
   if (threadIdx.x % 32 == 0) memory[threadIdx.x / 32] = x;
   __syncthreads();
-  T total = memory[0];
-#pragma unroll
-  for (int i = 1; i < kThreads / 32; ++i) total = Op::of(total, memory[i]);
-  return total;
+  // Every warp sums what the warps left, which takes fewer instructions than every thread doing it.
+  constexpr int kWarps = kThreads / 32, kLanes = kWarps <= 8 ? 8 : kWarps <= 16 ? 16 : 32;
+  const int lane = threadIdx.x % kLanes;
+  return reduce_lanes<Op, kLanes>(lane < kWarps ? memory[lane] : Op::zero());
 }
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }

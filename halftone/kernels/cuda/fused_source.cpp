@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "halftone/base/error.h"
 
@@ -26,24 +27,23 @@ const char* type_name(DType dtype) {
 class Writer {
  public:
   Writer(const FusedRowsAttributes& how, std::span<const DType> types, const FusedTuning& tuning)
-      : how_(how),
-        types_(types),
-        tuning_(tuning),
-        length_(how.steps.at(0).length),
-        is_table_(how.inputs.size()) {
+      : how_(how), types_(types), tuning_(tuning), length_(how.steps.at(0).length) {
     for (const RowStep& step : how.steps) {
       HT_ASSERT(step.length == length_);
-      if (step.function == RowFunction::kRope) {
-        for (const int operand : {step.operands[1], step.operands[2]}) {
-          HT_ASSERT(operand < static_cast<int>(how.inputs.size()));
-          is_table_[operand] = true;
-          table_width_ = step.width;
-          interleaved_ = step.rope.layout == RopeLayout::kInterleaved;
-        }
+      const bool rope = step.function == RowFunction::kRope;
+      for (int k = 0; k < operand_count(step.function); ++k) {
+        if (step.operands[k] >= static_cast<int>(how.inputs.size())) continue;
+        source_of(step.operands[k], rope && k > 0 ? step.width : 0, step.rope.layout);
       }
     }
     choose_vector();
     choose_threads();
+    // Registers hold either the next row of a short chain or more threads.
+    prefetch_ = tuning.prefetch < 0 ? vectors_ == 1 : tuning.prefetch > 0;
+    keep_ = tuning.keep < 0 ? !needs_whole_row() : tuning.keep > 0;
+    resident_threads_ = tuning.resident_threads > 0 ? tuning.resident_threads
+                        : prefetch_                 ? 1024
+                                                    : 1536;
   }
 
   FusedSource write() {
@@ -56,32 +56,35 @@ class Writer {
         "constexpr int kLength = {}, kThreads = {}, kVectors = {}, kWide = {}, kSites = {}, "
         "kBlocks = {};\n",
         length_, threads_, vectors_, wide_, std::max(sites_, 1),
-        std::clamp<int64_t>(tuning_.resident_threads / threads_, 1, 16));
+        std::clamp<int64_t>(resident_threads_ / threads_, 1, 16));
     text +=
         "extern \"C\" __global__ void __launch_bounds__(kThreads, kBlocks)\n"
         "fused_rows(const Params p) {\n"
-        "  [[maybe_unused]] __shared__ float sums[kSites][2][kThreads / 32];\n"
-        "  [[maybe_unused]] __shared__ unsigned peaks[kSites][2][kThreads / 32];\n"
+        "  [[maybe_unused]] __shared__ alignas(16) float sums[kSites][2][32];\n"
+        "  [[maybe_unused]] __shared__ alignas(16) float peaks[kSites][2][32];\n"
         "  [[maybe_unused]] extern __shared__ float exchange[];\n"
         "  const int first = blockIdx.y * (kThreads * kVectors * kWide) + threadIdx.x * kWide;\n";
-    text += "  [[maybe_unused]] int parity = 0;\n  long long row = blockIdx.x;\n";
-    text += "  if (row >= p.rows) return;\n";
-    for (size_t i = 0; i < how_.inputs.size(); ++i) text += declare_input(i);
-    for (size_t i = 0; i < how_.inputs.size(); ++i) {
-      const RowSource source = how_.inputs[i].source;
-      if (source == RowSource::kPerRow && tuning_.prefetch) text += fetch(i, "row");
-      if (source == RowSource::kShared) text += fetch(i, "0") + unpack(i);
+    text +=
+        "  [[maybe_unused]] int parity = 0;\n  const int rows = p.rows;\n"
+        "  [[maybe_unused]] const unsigned per_item = p.rows_per_item;\n"
+        "  int row = blockIdx.x;\n  if (row >= rows) return;\n";
+    for (size_t i = 0; i < sources_.size(); ++i) {
+      text += declare_pointer(i);
+      const RowSource source = input_of(i).source;
+      if (source == RowSource::kPerRow || keep_) text += declare_values(i);
+      if (source == RowSource::kPerRow && prefetch_) text += fetch(i, "row");
+      if (source == RowSource::kShared && keep_) text += fetch(i, "0") + unpack(i);
     }
-    text += "  [[maybe_unused]] long long item = -1;\n";
-    text += "  for (; row < p.rows; row += gridDim.x) {\n";
-    for (size_t i = 0; i < how_.inputs.size(); ++i) {
-      if (how_.inputs[i].source != RowSource::kPerRow) continue;
-      text += (tuning_.prefetch ? "" : fetch(i, "row")) + unpack(i);
+    text += "  [[maybe_unused]] int item = -1;\n";
+    text += "  for (; row < rows; row += gridDim.x) {\n";
+    for (size_t i = 0; i < sources_.size(); ++i) {
+      if (input_of(i).source != RowSource::kPerRow) continue;
+      text += (prefetch_ ? "" : fetch(i, "row")) + unpack(i);
     }
     // The next row is on its way while this one is worked on.
-    text += "  { const long long next = row + gridDim.x;\n  if (next < p.rows) {\n";
-    for (size_t i = 0; i < how_.inputs.size(); ++i) {
-      if (how_.inputs[i].source == RowSource::kPerRow && tuning_.prefetch) text += fetch(i, "next");
+    text += "  { const int next = row + gridDim.x;\n  if (next < rows) {\n";
+    for (size_t i = 0; i < sources_.size(); ++i) {
+      if (input_of(i).source == RowSource::kPerRow && prefetch_) text += fetch(i, "next");
     }
     text += "  } }\n" + write_items() + body_ + "  parity ^= 1;\n  }\n}\n";
     FusedSource source;
@@ -93,6 +96,44 @@ class Writer {
   }
 
  private:
+  // Something to load: an input as it lies, or as cosines or sines that all heads of a row share.
+  struct Source {
+    int input = 0;
+    int64_t table_width = 0;  // of the head; 0 where it is no table
+    bool interleaved = false;
+  };
+
+  static int operand_count(RowFunction function) {
+    switch (function) {
+      case RowFunction::kAdd:
+      case RowFunction::kMul:
+      case RowFunction::kSiluMul:
+      case RowFunction::kRmsNorm:
+        return 2;
+      case RowFunction::kRope:
+        return 3;
+      default:
+        return 1;
+    }
+  }
+
+  size_t source_of(int input, int64_t table_width, RopeLayout layout) {
+    const bool interleaved = layout == RopeLayout::kInterleaved;
+    for (size_t i = 0; i < sources_.size(); ++i) {
+      const Source& s = sources_[i];
+      if (s.input == input && s.table_width == table_width &&
+          (table_width == 0 || s.interleaved == interleaved)) {
+        return i;
+      }
+    }
+    sources_.push_back({input, table_width, interleaved});
+    return sources_.size() - 1;
+  }
+  const FusedRowsAttributes::Input& input_of(size_t i) const {
+    return how_.inputs[sources_[i].input];
+  }
+  bool is_half_table(size_t i) const { return sources_[i].table_width > 0 && sources_[i].interleaved; }
+
   int64_t span() const { return threads_ * vectors_ * wide_; }
   bool exact() const { return pieces_ * span() == length_; }
 
@@ -100,9 +141,9 @@ class Writer {
   void choose_vector() {
     const auto fits = [&](int64_t v) {
       if (length_ % v != 0) return false;
-      for (size_t i = 0; i < how_.inputs.size(); ++i) {
-        const auto& input = how_.inputs[i];
-        const int64_t unit = is_table_[i] && interleaved_ ? std::max<int64_t>(v / 2, 1) : v;
+      for (size_t i = 0; i < sources_.size(); ++i) {
+        const auto& input = input_of(i);
+        const int64_t unit = is_half_table(i) ? std::max<int64_t>(v / 2, 1) : v;
         if (input.length % unit != 0 || input.begin % unit != 0 || input.stride % unit != 0) {
           return false;
         }
@@ -166,23 +207,26 @@ class Writer {
   // ---- inputs -----------------------------------------------------------------------------------
 
   int64_t input_width(size_t i) const {
-    return is_table_[i] && interleaved_ ? std::max<int64_t>(wide_ / 2, 1) : wide_;
+    return is_half_table(i) ? std::max<int64_t>(wide_ / 2, 1) : wide_;
   }
 
-  std::string declare_input(size_t i) const {
+  std::string declare_pointer(size_t i) const {
+    return fmt::format("  const {0}* const from{1} = static_cast<const {0}*>(p.inputs[{3}]) + {2}LL;\n",
+                       type_name(types_[sources_[i].input]), i, input_of(i).begin,
+                       sources_[i].input);
+  }
+  std::string declare_values(size_t i) const {
     return fmt::format(
-        "  const {0}* const from{1} = static_cast<const {0}*>(p.inputs[{1}]) + {2}LL;\n"
-        "  Pack<{0}, {3}> raw{1}[kVectors] = {{}}; float in{1}[kVectors][{3}] = {{}};\n",
-        type_name(types_[i]), i, how_.inputs[i].begin, input_width(i));
+        "  Pack<{0}, {2}> raw{1}[kVectors] = {{}}; float in{1}[kVectors][{2}] = {{}};\n",
+        type_name(types_[sources_[i].input]), i, input_width(i));
   }
 
   // Where vector v's columns lie within a row of input i.
   std::string column(size_t i) const {
-    if (is_table_[i]) {
-      const int64_t half = table_width_ / 2;
-      return interleaved_ ? fmt::format("c % {} / 2", table_width_) : fmt::format("c % {}", half);
+    if (const int64_t width = sources_[i].table_width; width > 0) {
+      return is_half_table(i) ? fmt::format("c % {} / 2", width) : fmt::format("c % {}", width / 2);
     }
-    return how_.inputs[i].length == length_ ? "c" : fmt::format("c % {}", how_.inputs[i].length);
+    return input_of(i).length == length_ ? "c" : fmt::format("c % {}", input_of(i).length);
   }
 
   std::string each_vector(const std::string& what) const {
@@ -193,9 +237,12 @@ class Writer {
   }
 
   std::string fetch(size_t i, const std::string& row) const {
-    return each_vector(fmt::format("raw{0}[v] = load<{1}, {2}>(from{0} + {3} * {4}LL + {5});", i,
-                                   type_name(types_[i]), input_width(i), row, how_.inputs[i].stride,
-                                   column(i)));
+    const char* how = input_of(i).source == RowSource::kPerRow ? "load_once"
+                      : keep_                                  ? "load_shared"
+                                                               : "load_again";
+    return each_vector(fmt::format("raw{0}[v] = {6}<{1}, {2}>(from{0} + {3} * {4}LL + {5});", i,
+                                   type_name(types_[sources_[i].input]), input_width(i), row,
+                                   input_of(i).stride, column(i), how));
   }
   static std::string unpack(size_t i) {
     return fmt::format(
@@ -204,19 +251,30 @@ class Writer {
 
   std::string write_items() const {
     std::string text;
-    for (size_t i = 0; i < how_.inputs.size(); ++i) {
-      if (how_.inputs[i].source == RowSource::kPerItem) text += fetch(i, "item") + unpack(i);
+    for (size_t i = 0; i < sources_.size(); ++i) {
+      if (input_of(i).source == RowSource::kPerItem) text += fetch(i, "item") + unpack(i);
     }
     if (text.empty()) return text;
-    return "  if (const long long own = row / p.rows_per_item; own != item) {\n  item = own;\n" +
-           text + "  }\n";
+    constexpr const char* kItem = "static_cast<int>(static_cast<unsigned>(row) / per_item)";
+    if (!keep_) return fmt::format("  item = {};\n", kItem);
+    return fmt::format("  if (const int own = {}; own != item) {{\n  item = own;\n{}  }}\n", kItem,
+                       text);
   }
 
   // ---- steps ------------------------------------------------------------------------------------
 
-  std::string operand(const RowStep& step, int k) const {
+  std::string operand(const RowStep& step, int k) {
     const int slot = step.operands[k], inputs = static_cast<int>(how_.inputs.size());
-    return slot < inputs ? fmt::format("in{}", slot) : fmt::format("step{}", slot - inputs);
+    if (slot >= inputs) return fmt::format("step{}", slot - inputs);
+    const bool table = step.function == RowFunction::kRope && k > 0;
+    const size_t source = source_of(slot, table ? step.width : 0, step.rope.layout);
+    const RowSource kind = input_of(source).source;
+    if (kind != RowSource::kPerRow && !keep_ && !read_.contains(source)) {
+      read_.insert(source);
+      body_ += declare_values(source) + fetch(source, kind == RowSource::kShared ? "0" : "item") +
+               unpack(source);
+    }
+    return fmt::format("in{}", source);
   }
 
   // y[v][i] = expression, for every value.
@@ -231,7 +289,8 @@ class Writer {
     const RowStep& s = how_.steps[index];
     if (s.function == RowFunction::kQuantize) return write_quantize(s);
     body_ += fmt::format("  float step{}[kVectors][kWide];\n", index);
-    const auto a = operand(s, 0) + "[v][i]", b = operand(s, 1) + "[v][i]";
+    const bool two = operand_count(s.function) > 1;
+    const std::string a = operand(s, 0) + "[v][i]", b = two ? operand(s, 1) + "[v][i]" : "";
     switch (s.function) {
       case RowFunction::kAdd:
         each(index, a + " + " + b);
@@ -273,7 +332,7 @@ class Writer {
     }
     if (s.output >= 0) {
       body_ += each_vector(
-          fmt::format("store(static_cast<{}*>(p.outputs[{}]) + row * kLength + c, step{}[v]);",
+          fmt::format("store(static_cast<{}*>(p.outputs[{}]) + static_cast<long long>(row) * kLength + c, step{}[v]);",
                       type_name(s.dtype), s.output, index));
     }
   }
@@ -332,8 +391,8 @@ class Writer {
   void write_mean(const RowStep& s, const std::string& x, size_t index) {
     write_total(s, fmt::format("mean{}", index), fmt::format("part += {}[v][i];", x));
     body_ +=
-        fmt::format("  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) mean{}[v] /= {}.0f;\n",
-                    index, s.width);
+        fmt::format("  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) mean{}[v] *= {:a}f;\n", index,
+        1.0f / static_cast<float>(s.width));
   }
 
   void write_moment(const RowStep& s, const std::string& x, const std::string& mean,
@@ -345,9 +404,9 @@ class Writer {
             : fmt::format("const float d = {}[v][i] - {}; part = fmaf(d, d, part);", x, mean);
     write_total(s, total, term);
     body_ += fmt::format(
-        "  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) {0}[v] = 1.0f / sqrtf({0}[v] / "
-        "{1}.0f + {2:a}f);\n",
-        total, s.width, s.norm.eps);
+        "  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) {0}[v] = rsqrtf({0}[v] * "
+        "{1:a}f + {2:a}f);\n",
+        total, 1.0f / static_cast<float>(s.width), s.norm.eps);
   }
 
   void write_rope(const RowStep& s, size_t index) {
@@ -386,18 +445,18 @@ class Writer {
     const std::string x = operand(s, 0);
     const char* element = f.element == ElementType::kE4M3 ? "E4M3" : "E5M2";
     const std::string codes = fmt::format(
-        "store_codes<{}>(static_cast<unsigned char*>(p.outputs[{}]) + row * kLength + c, {}[v], "
+        "store_codes<{}>(static_cast<unsigned char*>(p.outputs[{}]) + static_cast<long long>(row) * kLength + c, {}[v], "
         "factor);",
         element, s.output, x);
     const std::string peak = fmt::format(
         "  #pragma unroll\n  for (int i = 0; i < kWide; ++i) peak = Largest::of(peak, "
-        "magnitude_bits({}[v][i]));\n",
+        "{}[v][i]);\n",
         x);
     if (f.span == ScaleSpan::kRow) {
       body_ += fmt::format(
-          "  {{ unsigned peak = 0;\n  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) {{\n{0}"
+          "  {{ float peak = 0.0f;\n  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) {{\n{0}"
           "  }}\n  peak = reduce_block<Largest, kThreads>(peak, peaks[{1}][parity]);\n"
-          "  const float scale = amax_scale(__uint_as_float(peak), {2}::kMax), factor = 1.0f / "
+          "  const float scale = amax_scale(peak, {2}::kMax), factor = 1.0f / "
           "scale;\n  if (threadIdx.x == 0) static_cast<float*>(p.scales[{3}])[row] = scale;\n{4}  "
           "}}\n",
           peak, sites_++, element, s.output, each_vector(codes));
@@ -406,9 +465,9 @@ class Writer {
     HT_ASSERT(f.span == ScaleSpan::kBlock && f.scale == ScaleType::kE8M0 && f.block == kWarp);
     const int64_t lanes = f.block / wide_, per_row = f.scales_per_row(length_);
     body_ += fmt::format(
-        "  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) {{ unsigned peak = 0;\n{0}  peak = "
+        "  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) {{ float peak = 0.0f;\n{0}  peak = "
         "reduce_lanes<Largest, {1}>(peak);\n  const int c = first + v * (kThreads * kWide);\n"
-        "  const unsigned char scale = mx_scale<{2}>(__uint_as_float(peak), "
+        "  const unsigned char scale = mx_scale<{2}>(peak, "
         "static_cast<ExponentRounding>({3}));\n  const float factor = reciprocal_e8m0(scale);\n"
         "  if (c < kLength) {{ {4}\n  if (threadIdx.x % {1} == 0) static_cast<unsigned "
         "char*>(p.scales[{5}])[row * {6}LL + c / 32] = scale; }} }}\n",
@@ -419,10 +478,12 @@ class Writer {
   std::span<const DType> types_;
   const FusedTuning& tuning_;
   int64_t length_;
-  std::vector<bool> is_table_;  // cosines and sines, which all heads of a row share
-  int64_t table_width_ = 0;
-  bool interleaved_ = true;
+  std::vector<Source> sources_;
+  std::set<size_t> read_;  // sources that the body has read, where they are not kept
   int64_t wide_ = 1, threads_ = 0, vectors_ = 1, pieces_ = 1;
+  int64_t resident_threads_ = 0;
+  bool prefetch_ = false;
+  bool keep_ = true;  // what rows share stays in registers
   int sites_ = 0;  // reductions among a block's threads, each with memory of its own
   bool exchanges_ = false;
   std::string body_;

@@ -184,7 +184,10 @@ cublasLtMatmulAlgo_t Gemms::measure(const GemmProblem& problem, const Descriptor
       best_seconds = seconds;
     }
   }
-  if (best == nullptr) best = &candidates[0].algo;
+  if (best == nullptr) {
+    throw Error(ErrorCode::kUnsupported, "cuBLASLt", "no algorithm runs the product {}",
+                problem.key());
+  }
   return *best;
 }
 

@@ -49,10 +49,65 @@ __global__ void dots_kernel(const Dots p) {
   store_float(p.y, p.y_type, m * p.n + n, sum);
 }
 
+__device__ void load_eight(const float* from, float (&to)[8]) {
+  const float4 low = *reinterpret_cast<const float4*>(from);
+  const float4 high = *reinterpret_cast<const float4*>(from + 4);
+  to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
+  to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
+}
+__device__ void load_eight(const bf16* from, float (&to)[8]) {
+  const uint4 words = *reinterpret_cast<const uint4*>(from);
+  const unsigned all[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    to[2 * i] = __uint_as_float(all[i] << 16);
+    to[2 * i + 1] = __uint_as_float(all[i] & 0xFFFF0000u);
+  }
+}
+
+// The same with k a multiple of 8: eight values at a time.
+template <class A, class B>
+__global__ void wide_dots_kernel(const Dots p) {
+  const int64_t n = blockIdx.x * int64_t{kWarpsPerBlock} + threadIdx.y;
+  const int64_t m = blockIdx.y;
+  if (n >= p.n) return;
+  const A* a = static_cast<const A*>(p.a) + m * p.k;
+  const B* b = static_cast<const B*>(p.b) + n * p.k;
+  float sum = 0;
+  for (int64_t k = threadIdx.x * 8; k < p.k; k += kWarp * 8) {
+    float x[8], y[8];
+    load_eight(a + k, x);
+    load_eight(b + k, y);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum = fmaf(x[i], y[i], sum);
+  }
+  for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+  if (threadIdx.x != 0) return;
+  if (p.bias != nullptr) sum += load_as_float(p.bias, p.bias_type, n);
+  store_float(p.y, p.y_type, m * p.n + n, sum);
+}
+
+using DotsKernel = void (*)(Dots);
+DotsKernel dots_kernel_for(const Dots& p) {
+  const auto simple = [](DType t) { return t == DType::kF32 || t == DType::kBF16; };
+  if (p.k % 8 != 0 || !simple(p.a_type) || !simple(p.b_type)) return dots_kernel;
+  if (p.a_type == DType::kF32) {
+    return p.b_type == DType::kF32 ? wide_dots_kernel<float, float> : wide_dots_kernel<float, bf16>;
+  }
+  return p.b_type == DType::kF32 ? wide_dots_kernel<bf16, float> : wide_dots_kernel<bf16, bf16>;
+}
+
 __global__ void widen_kernel(const void* x, DType dtype, int64_t count, float* y) {
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * blockDim.x) {
     y[i] = load_as_float(x, dtype, i);
+  }
+}
+
+__global__ void round_kernel(const void* x, DType dtype, int64_t count, bf16* y) {
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * blockDim.x) {
+    y[i] = to_bf16(load_as_float(x, dtype, i));
   }
 }
 
@@ -97,7 +152,7 @@ void dot_products(const MatMulArgs& args, cudaStream_t stream) {
                args.y.shape[0], args.y.shape[1], args.a.shape[1]};
   if (p.m == 0 || p.n == 0) return;
   const dim3 grid(blocks_for(p.n, kWarpsPerBlock), static_cast<unsigned>(p.m));
-  dots_kernel<<<grid, dim3(kWarp, kWarpsPerBlock), 0, stream>>>(p);
+  dots_kernel_for(p)<<<grid, dim3(kWarp, kWarpsPerBlock), 0, stream>>>(p);
   HT_CUDA_LAUNCHED();
 }
 
@@ -110,6 +165,13 @@ void widen(const ConstView& x, float* y, cudaStream_t stream) {
 
 void widen(const bf16* x, int64_t count, float* y, cudaStream_t stream) {
   widen(ConstView{x, DType::kBF16, {count}}, y, stream);
+}
+
+void round_to_bf16(const ConstView& x, bf16* y, cudaStream_t stream) {
+  const int64_t count = x.shape.numel();
+  if (count == 0) return;
+  round_kernel<<<grid_for(count), kThreads, 0, stream>>>(x.data, x.dtype, count, y);
+  HT_CUDA_LAUNCHED();
 }
 
 void finish_product(const FinishArgs& args, cudaStream_t stream) {

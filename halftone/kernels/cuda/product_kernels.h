@@ -13,6 +13,8 @@ void dot_products(const MatMulArgs& args, cudaStream_t stream);
 void widen(const ConstView& x, float* y, cudaStream_t stream);
 void widen(const bf16* x, int64_t count, float* y, cudaStream_t stream);
 
+void round_to_bf16(const ConstView& x, bf16* y, cudaStream_t stream);
+
 // Scales of rows of either operand (null where there are none), bias and rounding, from sums.
 struct FinishArgs {
   const float* sums = nullptr;  // [M, N]

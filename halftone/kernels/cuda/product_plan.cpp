@@ -49,7 +49,7 @@ ProductPlan plan_product(const MatMulArgs& args, int capability) {
     return plan;
   }
   plan.finish = bias_needs_finish(args);
-  const bool several_items = args.a.rows_per_scale > 0 && args.a.rows_per_scale < args.y.shape[0];
+  const bool several_items = args.rows_per_item > 0 && args.rows_per_item < args.y.shape[0];
   plan.per_item = has_global_factor(args.a) && several_items;
 
   if (takes_blocks(args, capability)) {
@@ -67,6 +67,8 @@ ProductPlan plan_product(const MatMulArgs& args, int capability) {
   if (takes_fp8(args, capability) && mixed) {
     plan.native = true;
     plan.kind = GemmKind::kFp8;
+    // cuBLASLt adds no F32 bias to sums of FP8 products.
+    plan.finish = plan.finish || (args.bias.data != nullptr && args.y.dtype == DType::kF32);
     if (tensors) {
       plan.scales = GemmScales::kScalar;
     } else if (rows && capability == 90) {
@@ -91,7 +93,14 @@ ProductPlan plan_product(const MatMulArgs& args, int capability) {
   plan.native = plain && (capability >= 80 || is_wide(args.a) || is_wide(args.b));
   const bool a_along = args.how.transpose_a && spans(args.a, ScaleSpan::kRow);
   const bool b_along = !args.how.transpose_b && spans(args.b, ScaleSpan::kRow);
+  constexpr int64_t kFewRows = 512;
+  plan.per_item = plan.per_item || (several_items && args.rows_per_item <= kFewRows);
+  if (capability >= 80 && !is_wide(args.a) && is_wide(args.b) && !a_along) {
+    plan.b = Operand::kRound;
+    return plan;
+  }
   if (is_wide(args.a) || is_wide(args.b) || capability < 80 || a_along || b_along) {
+    plan.per_item = plan.per_item || several_items;
     plan.kind = GemmKind::kF32;
     if (args.a.format != nullptr || args.a.dtype != DType::kF32) plan.a = Operand::kToFloat;
     if (args.b.format != nullptr || args.b.dtype != DType::kF32) plan.b = Operand::kToFloat;

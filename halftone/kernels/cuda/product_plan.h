@@ -10,6 +10,7 @@ namespace halftone::cuda {
 enum class Operand : uint8_t {
   kAsStored,
   kToFloat,  // widened to F32, exactly
+  kRound,    // wider weights to BF16: what precision bf16 means on tensor cores
   kValues,   // codes and all scales to F32: scales along the contraction cannot wait for the result
   kDecode,   // codes and block scales to BF16, exactly; other scales are applied to the result
 };
@@ -30,7 +31,9 @@ struct ProductPlan {
   Operand a = Operand::kAsStored, b = Operand::kAsStored;
   GemmKind kind = GemmKind::kBf16;
   GemmScales scales = GemmScales::kNone;
-  bool per_item = false;  // a product for each item of the batch, which has a scale of its own
+  // A product for each item of the batch: because it has a scale of its own, or because algorithms
+  // for few rows, and those for F32, sum in an order that depends on the number of rows.
+  bool per_item = false;
   bool alpha = false;     // the result is multiplied by the product of global or tensor scales
   // The product goes to F32 first; scales of rows, the bias and rounding follow in a pass over it.
   bool finish = false;

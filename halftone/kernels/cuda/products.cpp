@@ -35,6 +35,19 @@ cudaDataType_t stored_type(const ConstView& x) {
   return x.dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
+int64_t bits_of_operand(cudaDataType_t type) {
+  switch (type) {
+    case CUDA_R_32F:
+      return 32;
+    case CUDA_R_16BF:
+      return 16;
+    case CUDA_R_4F_E2M1:
+      return 4;
+    default:
+      return 8;
+  }
+}
+
 class Product {
  public:
   Product(const MatMulArgs& args, const Stream& stream)
@@ -48,6 +61,7 @@ class Product {
     if (is_block_scaled()) bytes += swizzled_bytes(args_.a) + swizzled_bytes(args_.b);
     if (plan_.alpha) bytes += aligned_bytes(items() * static_cast<int64_t>(sizeof(float)));
     if (plan_.finish) bytes += aligned_bytes(m * n * 4);
+    if (plan_.scales == GemmScales::kScalar) bytes += aligned_bytes(items() * kScalarBytes);
     return bytes;
   }
 
@@ -65,6 +79,9 @@ class Product {
     if (is_block_scaled()) {
       at.a_scales = swizzled(args_.a, workspace);
       at.b_scales = swizzled(args_.b, workspace);
+    } else if (problem.scales == GemmScales::kScalar) {
+      at.a_scales = spaced(static_cast<const float*>(args_.a.scales), workspace);
+      at.b_scales = args_.b.scales;
     } else if (problem.scales != GemmScales::kNone) {
       at.a_scales = args_.a.scales;
       at.b_scales = args_.b.scales;
@@ -90,12 +107,12 @@ class Product {
   bool is_block_scaled() const {
     return plan_.scales == GemmScales::kBlock16 || plan_.scales == GemmScales::kBlock32;
   }
-  int64_t items() const { return plan_.per_item ? args_.y.shape[0] / args_.a.rows_per_scale : 1; }
+  int64_t items() const { return plan_.per_item ? args_.y.shape[0] / args_.rows_per_item : 1; }
 
   GemmProblem describe() const {
     GemmProblem p;
     const auto type = [&](const ConstView& x, Operand how) {
-      if (how == Operand::kDecode) return CUDA_R_16BF;
+      if (how == Operand::kDecode || how == Operand::kRound) return CUDA_R_16BF;
       return how == Operand::kAsStored ? stored_type(x) : CUDA_R_32F;
     };
     p.a_type = type(args_.a, plan_.a);
@@ -123,13 +140,12 @@ class Product {
     };
     if (item > 0) {
       const int64_t rows = item * problem.m;
-      const int64_t a_bits = plan_.a == Operand::kDecode     ? 16
-                             : plan_.a != Operand::kAsStored ? 32
-                                                             : args_.a.format->element_bits();
-      at.a = advance(at.a, rows * problem.k * a_bits / 8);
+      at.a = advance(at.a, rows * problem.k * bits_of_operand(problem.a_type) / 8);
       at.y =
           static_cast<std::byte*>(at.y) + rows * problem.n * (problem.y_type == CUDA_R_32F ? 4 : 2);
-      if (problem.scales == GemmScales::kScalar) at.a_scales = advance(at.a_scales, item * 4);
+      if (problem.scales == GemmScales::kScalar) {
+        at.a_scales = advance(at.a_scales, item * kScalarBytes);
+      }
       if (is_block_scaled()) {
         // Items start at a tile of 128 rows, or their scales are not one piece.
         at.a_scales =
@@ -148,7 +164,7 @@ class Product {
   static int64_t operand_bytes(const ConstView& x, Operand how) {
     const int64_t count = x.shape.numel();
     if (how == Operand::kAsStored) return 0;
-    if (how == Operand::kDecode) return aligned_bytes(count * 2);
+    if (how == Operand::kDecode || how == Operand::kRound) return aligned_bytes(count * 2);
     const bool decodes_first = how == Operand::kToFloat && x.format != nullptr;
     return aligned_bytes(count * 4) + (decodes_first ? aligned_bytes(count * 2) : 0);
   }
@@ -162,6 +178,11 @@ class Product {
       return y;
     };
     if (how == Operand::kDecode) return decoded();
+    if (how == Operand::kRound) {
+      auto* y = reinterpret_cast<bf16*>(workspace.bytes(count * 2));
+      round_to_bf16(x, y, context().stream());
+      return y;
+    }
     float* wide = workspace.floats(count);
     if (how == Operand::kValues) {
       const int64_t rows = x.shape[0], cols = x.shape[1];
@@ -178,6 +199,17 @@ class Product {
       widen(decoded(), count, wide, context().stream());
     }
     return wide;
+  }
+
+  // cuBLASLt wants scales aligned; those of items lie side by side.
+  static constexpr int64_t kScalarBytes = 256;
+  const float* spaced(const float* scales, Workspace& workspace) const {
+    auto* to = workspace.bytes(items() * kScalarBytes);
+    for (int64_t i = 0; i < items(); ++i) {
+      multiply_scalars(scales + i, nullptr, reinterpret_cast<float*>(to + i * kScalarBytes),
+                       context().stream());
+    }
+    return reinterpret_cast<float*>(to);
   }
 
   static int64_t scale_columns(const ConstView& x) { return x.format->scales_per_row(x.shape[1]); }
