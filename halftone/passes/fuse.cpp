@@ -160,22 +160,30 @@ class Fuser {
     int64_t begin = 0, stride = 0;  // a stride of 0 where it is itself
   };
   Columns columns_of(int id) const {
-    const ValueInfo* info = &graph_.values()[id];
-    const Shape& shape = info->type.shape;
-    if (shape.rank() < 3 || info->producer < 0) return {id};
-    const Node* node = &graph_.nodes()[info->producer];
-    if (node->op == Op::kReshape) {  // [B, T, H, D] of [B, T, H * D]
-      info = &graph_.values()[node->inputs[0]];
-      const Shape& from = info->type.shape;
-      if (from.rank() != 3 || from[0] != shape[0] || from[1] != shape[1] || info->producer < 0) {
-        return {id};
+    const Shape& rows = graph_.values()[id].type.shape;
+    if (rows.rank() < 3) return {id};
+    // [B, T, ...], or [B, C] where a row is all that belongs to an item.
+    const auto keeps_rows = [&](const Shape& shape) {
+      return (shape.rank() == 3 && shape[0] == rows[0] && shape[1] == rows[1]) ||
+             (shape.rank() == 2 && shape[0] == rows[0] && rows[1] == 1);
+    };
+    Columns found{id};
+    int64_t begin = 0;
+    for (int at = id; graph_.values()[at].producer >= 0;) {
+      const Node& node = graph_.nodes()[graph_.values()[at].producer];
+      if (node.op != Op::kReshape && node.op != Op::kSlice) break;
+      const int from = node.inputs[0];
+      const Shape& shape = graph_.values()[from].type.shape;
+      if (!keeps_rows(shape)) break;
+      if (node.op == Op::kSlice) {
+        const auto& how = std::get<AxisAttributes>(node.attributes);
+        if (how.axis != shape.rank() - 1) break;
+        begin += how.begin;
+        found = {from, begin, shape[-1]};
       }
-      node = &graph_.nodes()[info->producer];
+      at = from;
     }
-    if (node->op != Op::kSlice || info->type.shape.rank() != 3) return {id};
-    const auto& how = std::get<AxisAttributes>(node->attributes);
-    if (how.axis != 2) return {id};
-    return {node->inputs[0], how.begin, graph_.values()[node->inputs[0]].type.shape[2]};
+    return found;
   }
 
   // Whether no input from outside the group depends on the group: otherwise neither could be first.

@@ -1,5 +1,6 @@
 #include "halftone/passes/merge.h"
 
+#include <algorithm>
 #include <set>
 
 #include "halftone/base/error.h"
@@ -25,7 +26,10 @@ class Merger {
     }
     std::erase_if(groups_, [](const auto& group) { return group.size() < 2; });
     for (const auto& group : groups_) {
-      for (const int index : group) dropped_.insert(weight_of(graph_.nodes()[index]).name);
+      for (const int index : group) {
+        const auto& inputs = graph_.nodes()[index].inputs;
+        for (size_t k = 1; k < inputs.size(); ++k) dropped_.insert(graph_.values()[inputs[k]].name);
+      }
     }
   }
 
@@ -39,11 +43,24 @@ class Merger {
   const ValueInfo& weight_of(const Node& node) const { return graph_.values()[node.inputs[1]]; }
 
   bool is_candidate(const Node& node) const {
-    if (node.op != Op::kLinear || node.inputs.size() != 2) return false;
-    const ValueInfo& weight = weight_of(node);
-    // A weight that others use too has to stay.
-    return weight.source == Source::kWeight && readers_.at(node.inputs[1]) == 1 &&
-           !has_scale_for_all(weight.type) && graph_.values()[node.inputs[0]].type.shape.rank() > 1;
+    if (node.op != Op::kLinear) return false;
+    const auto is_own_weight = [&](int id) {  // one that others use too has to stay
+      return graph_.values()[id].source == Source::kWeight && readers_.at(id) == 1;
+    };
+    return std::all_of(node.inputs.begin() + 1, node.inputs.end(), is_own_weight) &&
+           !has_scale_for_all(weight_of(node).type) && rank_of_input(node) > 1;
+  }
+  int rank_of_input(const Node& node) const {
+    return graph_.values()[node.inputs[0]].type.shape.rank();
+  }
+
+  bool can_be_stacked(const Node& a, const Node& b) const {
+    for (size_t k = 1; k < a.inputs.size() && can_stack_; ++k) {
+      if (!can_stack_(graph_.values()[a.inputs[k]].name, graph_.values()[b.inputs[k]].name)) {
+        return false;
+      }
+    }
+    return true;
   }
 
   void place(int index) {
@@ -51,12 +68,13 @@ class Merger {
     for (auto& group : groups_) {
       const Node& first = graph_.nodes()[group[0]];
       const bool alike =
-          first.inputs[0] == node.inputs[0] && first.region == node.region &&
+          first.inputs[0] == node.inputs[0] && first.inputs.size() == node.inputs.size() &&
+          (first.region == node.region || rank_of_input(node) == 2) &&
           weight_of(first).type == weight_of(node).type &&
           std::get<LinearAttributes>(first.attributes).activations ==
               std::get<LinearAttributes>(node.attributes).activations &&
           graph_.values()[first.outputs[0]].type == graph_.values()[node.outputs[0]].type &&
-          (!can_stack_ || can_stack_(weight_of(first).name, weight_of(node).name));
+          can_be_stacked(first, node);
       if (alike) {
         group.push_back(index);
         return;
@@ -87,19 +105,26 @@ class Merger {
   void add_merged(Graph& out, std::vector<Value>& at, const std::vector<int>& group) const {
     const Node& first = graph_.nodes()[group[0]];
     const auto parts = static_cast<int64_t>(group.size());
-    std::string name;
-    for (const int index : group) {
-      name += (name.empty() ? "" : "|") + weight_of(graph_.nodes()[index]).name;
+    // Weight and, where there is one, bias.
+    std::vector<Value> inputs = {at[first.inputs[0]]};
+    for (size_t k = 1; k < first.inputs.size(); ++k) {
+      std::string name;
+      for (const int index : group) {
+        const int id = graph_.nodes()[index].inputs[k];
+        name += (name.empty() ? "" : "|") + graph_.values()[id].name;
+      }
+      ValueType type = graph_.values()[first.inputs[k]].type;
+      std::vector<int64_t> dims(type.shape.dims().begin(), type.shape.dims().end());
+      dims[0] *= parts;
+      type.shape = Shape(dims);
+      inputs.push_back(out.weight(name, type));
     }
-    ValueType weight = weight_of(first).type;
-    weight.shape = {weight.shape[0] * parts, weight.shape[1]};
     ValueType type = graph_.values()[first.outputs[0]].type;
     const int64_t columns = type.shape[-1];
     std::vector<int64_t> dims(type.shape.dims().begin(), type.shape.dims().end());
     dims.back() *= parts;
     type.shape = Shape(dims);
-    const Value all = out.add(Op::kLinear, {at[first.inputs[0]], out.weight(name, weight)},
-                              first.attributes, type);
+    const Value all = out.add(Op::kLinear, inputs, first.attributes, type);
     for (int64_t i = 0; i < parts; ++i) {
       at[graph_.nodes()[group[i]].outputs[0]] =
           slice(all, all.rank() - 1, i * columns, (i + 1) * columns);

@@ -14,8 +14,9 @@ namespace halftone {
 // Whether two weights are stored in a way that lets them be stacked; empty: always.
 using CanStack = std::function<bool(const std::string& a, const std::string& b)>;
 
-// Merged are linears of one region, without bias and with weights of one shape and format. Formats
-// with a scale for a whole tensor are left alone: stacked, there would be several.
+// Merged are linears of one region with weights of one shape and format, and those on a single row
+// per item (modulation) of all regions. Formats with a scale for a whole tensor are left alone:
+// stacked, there would be several.
 std::shared_ptr<Graph> merge_linears(const Graph& graph, const CanStack& can_stack = {});
 
 // Names of the graph's weights that stand for several.

@@ -39,7 +39,7 @@ TEST(FusedSource, CompilesForEveryGeneration) {
 
 TEST(FusedSource, ARowOfEightsIsReadInSixteenBytes) {
   const FusedSource source = write_fused_source(norm_and_quantize(3840, formats::fp8), kTypes);
-  EXPECT_EQ(source.threads, 480);
+  EXPECT_EQ(source.threads, 160);
   EXPECT_NE(source.text.find("load_once<bf16, 8>"), std::string::npos);
   const FusedSource odd = write_fused_source(norm_and_quantize(3841, formats::fp8), kTypes);
   EXPECT_NE(odd.text.find("load_once<bf16, 1>"), std::string::npos);

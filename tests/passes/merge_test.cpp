@@ -78,8 +78,8 @@ TEST(Merge, OnlyWhatCanBeStacked) {
   graph->output("a", linear(x, weight("a", 32)));
   graph->output("b", linear(x, weight("b", 32)));
   graph->output("wider", linear(x, weight("wider", 64)));
-  graph->output("biased",
-                linear(x, weight("biased", 32), graph->weight("bias", {{32}, DType::kF32, {}})));
+  const Value bias = graph->weight("bias", {{32}, DType::kF32, {}});
+  graph->output("biased", linear(x, weight("biased", 32), bias));
   graph->output("other", linear(x + x, weight("other", 32)));
   EXPECT_EQ(merged_weights(*merge_linears(*graph)), std::vector<std::string>{"a|b"});
   const auto never = [](const std::string&, const std::string&) { return false; };
@@ -93,6 +93,48 @@ TEST(Merge, OnlyWhatCanBeStacked) {
     const bool one_scale = format.span == ScaleSpan::kTensor || format.global_scale;
     EXPECT_EQ(merged_weights(*merge_linears(*lowered)).empty(), one_scale) << format.name;
   }
+}
+
+// What every block takes from the condition is one product for all of them.
+TEST(Merge, ModulationOfAllBlocksIsOneProduct) {
+  auto graph = std::make_shared<Graph>();
+  const Value c = graph->input("c", {{2, 32}, DType::kF32, {}});
+  const Value x = graph->input("x", {{2, 5, 16}, DType::kF32, {}});
+  Value y = x;
+  Weights weights;
+  for (const char* name : {"a", "b", "c"}) {
+    const auto region = graph->region("block", name);
+    const std::string prefix = name;
+    const Value w = graph->weight(prefix + ".w", {{32, 32}, DType::kF32, {}});
+    const Value b = graph->weight(prefix + ".b", {{32}, DType::kF32, {}});
+    weights.emplace(prefix + ".w", random_tensor({32, 32}, weights.size()));
+    weights.emplace(prefix + ".b", random_tensor({32}, weights.size()));
+    const auto parts = split(reshape(linear(c, w, b), {2, 1, 32}), 2, 2);
+    y = y * (1.0f + parts[0]) + tanh(parts[1]);
+  }
+  graph->output("y", y);
+  const auto merged = merge_linears(*graph);
+  EXPECT_EQ(merged_weights(*merged), (std::vector<std::string>{"a.b|b.b|c.b", "a.w|b.w|c.w"}));
+  const auto fused = fuse(*merged);
+  EXPECT_EQ(count(*fused, Op::kLinear), 1);
+  // Modulation of all blocks from its columns, and the blocks.
+  EXPECT_EQ(count(*fused, Op::kFusedRows), 2);
+  Weights all = weights;
+  for (const char* kind : {"b", "w"}) {
+    std::vector<float> values;
+    for (const char* name : {"a.", "b.", "c."}) {
+      const auto part = floats(std::get<Tensor>(weights.at(std::string(name) + kind)));
+      values.insert(values.end(), part.begin(), part.end());
+    }
+    const std::string name = std::string("a.") + kind + "|b." + kind + "|c." + kind;
+    all.emplace(name, test::f32_tensor(*kind == 'b' ? Shape{96} : Shape{96, 32}, values));
+  }
+  const std::map<std::string, Tensor> inputs = {{"c", random_tensor({2, 32}, 50)},
+                                                {"x", random_tensor({2, 5, 16}, 51)}};
+  const auto apart = Program(graph, weights, cpu_kernels(), {2}).run(inputs).at("y");
+  EXPECT_LE(test::relative_error(
+                floats(Program(fused, all, cpu_kernels(), {2}).run(inputs).at("y")), floats(apart)),
+            1e-6);
 }
 
 // Columns that only attention reads stay where they are, where the backend can read them there.

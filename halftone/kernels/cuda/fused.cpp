@@ -92,11 +92,17 @@ void fused_rows(const FusedRowsArgs& args, Stream stream) {
   const int64_t at_once = int64_t{context.multiprocessors()} * jit.blocks_per_multiprocessor;
   const int64_t blocks = std::clamp<int64_t>(at_once / source.pieces, 1, how.rows);
   void* arguments[] = {&params};
-  HT_CUDA(
-      cudaLaunchKernel(reinterpret_cast<const void*>(jit.kernel),
-                       dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(source.pieces)),
-                       dim3(static_cast<unsigned>(source.threads)), arguments,
-                       static_cast<size_t>(source.shared_bytes), context.stream()));
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(source.pieces));
+  config.blockDim = dim3(static_cast<unsigned>(source.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(source.shared_bytes);
+  config.stream = context.stream();
+  config.attrs = &early;
+  config.numAttrs = context.capability() >= 90 && std::getenv("HT_NOPDL") == nullptr ? 1 : 0;
+  HT_CUDA(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(jit.kernel), arguments));
 }
 
 }  // namespace

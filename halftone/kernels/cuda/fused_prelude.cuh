@@ -158,6 +158,13 @@ __device__ __forceinline__ void store_codes(unsigned char* to, const float (&x)[
   }
 }
 
+// A kernel may be started before the one that writes its inputs has ended.
+__device__ __forceinline__ void wait_for_inputs() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 struct Sum {
   static __device__ __forceinline__ float zero() { return 0.0f; }
   static __device__ __forceinline__ float of(float a, float b) { return a + b; }

@@ -38,12 +38,11 @@ class Writer {
     }
     choose_vector();
     choose_threads();
-    // Registers hold either the next row of a short chain or more threads.
-    prefetch_ = tuning.prefetch < 0 ? vectors_ == 1 : tuning.prefetch > 0;
+    // Where threads of a block wait for each other, more rows at a time do better than loading
+    // ahead; where they do not, the other way round.
+    prefetch_ = tuning.prefetch < 0 ? !needs_whole_row() : tuning.prefetch > 0;
     keep_ = tuning.keep < 0 ? !needs_whole_row() : tuning.keep > 0;
-    resident_threads_ = tuning.resident_threads > 0 ? tuning.resident_threads
-                        : prefetch_                 ? 1024
-                                                    : 1536;
+    resident_threads_ = tuning.resident_threads;
   }
 
   FusedSource write() {
@@ -63,6 +62,7 @@ class Writer {
         "  [[maybe_unused]] __shared__ alignas(16) float sums[kSites][2][32];\n"
         "  [[maybe_unused]] __shared__ alignas(16) float peaks[kSites][2][32];\n"
         "  [[maybe_unused]] extern __shared__ float exchange[];\n"
+        "  wait_for_inputs();\n"
         "  const int first = blockIdx.y * (kThreads * kVectors * kWide) + threadIdx.x * kWide;\n";
     text +=
         "  [[maybe_unused]] int parity = 0;\n  const int rows = p.rows;\n"

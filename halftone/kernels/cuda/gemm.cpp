@@ -1,9 +1,11 @@
 #include "halftone/kernels/cuda/gemm.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <vector>
 
 #include "halftone/kernels/cuda/cache.h"
 
@@ -165,30 +167,48 @@ cublasLtMatmulAlgo_t Gemms::measure(const GemmProblem& problem, const Descriptor
     throw Error(ErrorCode::kUnsupported, "cuBLASLt", "no algorithm for the product {}: {}",
                 problem.key(), cublasLtGetStatusString(status));
   }
-  const cublasLtMatmulAlgo_t* best = nullptr;
-  double best_seconds = 0;
   ++measured_;
+  struct Timed {
+    double seconds;
+    const cublasLtMatmulAlgo_t* algorithm;
+  };
+  const auto time = [&](const cublasLtMatmulAlgo_t& algorithm, int runs) {
+    context_.mark();
+    for (int run = 0; run < runs; ++run) {
+      check(launch(d, pointers, algorithm, workspace), "cublasLtMatmul");
+    }
+    return context_.mark() / runs;
+  };
+  std::vector<Timed> timed;
   for (int i = 0; i < count; ++i) {
     const cublasLtMatmulAlgo_t& algorithm = candidates[i].algo;
     if (candidates[i].state != CUBLAS_STATUS_SUCCESS || !sums_in_order(algorithm)) continue;
     if (context_.recording()) return algorithm;
     if (launch(d, pointers, algorithm, workspace) != CUBLAS_STATUS_SUCCESS) continue;
-    constexpr int kRuns = 3;
-    context_.mark();
-    for (int run = 0; run < kRuns; ++run) {
-      check(launch(d, pointers, algorithm, workspace), "cublasLtMatmul");
-    }
-    const double seconds = context_.mark();
-    if (best == nullptr || seconds < best_seconds) {
-      best = &algorithm;
-      best_seconds = seconds;
-    }
+    timed.push_back({time(algorithm, 3), &algorithm});
   }
-  if (best == nullptr) {
+  if (timed.empty()) {
     throw Error(ErrorCode::kUnsupported, "cuBLASLt", "no algorithm runs the product {}",
                 problem.key());
   }
-  return *best;
+  const auto faster = [](const Timed& a, const Timed& b) { return a.seconds < b.seconds; };
+  std::sort(timed.begin(), timed.end(), faster);
+  // A GPU that works without pause slows down to keep its power limit, and then another algorithm
+  // may be the fastest: the best few are measured again under load, in turn.
+  constexpr size_t kFinalists = 5;
+  constexpr double kClose = 1.10, kLoad = 0.012, kWorthwhile = 50e-6;
+  std::erase_if(timed, [limit = timed[0].seconds * kClose](const Timed& t) {
+    return t.seconds > limit;
+  });
+  timed.resize(std::min(timed.size(), kFinalists));
+  if (timed.size() == 1 || timed[0].seconds < kWorthwhile) return *timed[0].algorithm;
+  const int runs = std::clamp(static_cast<int>(kLoad / timed[0].seconds), 3, 200);
+  time(*timed[0].algorithm, 2 * runs);
+  for (Timed& t : timed) t.seconds = 0;
+  for (int round = 0; round < 2; ++round) {
+    for (Timed& t : timed) t.seconds += time(*t.algorithm, runs);
+  }
+  return *std::min_element(timed.begin(), timed.end(), faster)->algorithm;
 }
 
 // A line per problem: its key and the algorithm's bytes. Other GPUs and versions of cuBLASLt have
