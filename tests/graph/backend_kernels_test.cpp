@@ -29,7 +29,7 @@ class BackendKernels : public testing::TestWithParam<DType> {
     EXPECT_EQ(fast.dtype(), reference.dtype());
     EXPECT_EQ(fast.shape(), reference.shape());
     EXPECT_LE(relative_error(floats(fast), floats(reference)),
-              GetParam() == DType::kF32                    ? 2e-6
+              GetParam() == DType::kF32                ? 2e-6
               : wide_weights && test::rounds_weights() ? 4e-3
                                                        : 1e-3);
   }

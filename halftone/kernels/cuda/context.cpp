@@ -125,7 +125,8 @@ double Context::copy_bandwidth() {
 }
 
 double Context::time(const std::function<void()>& launches) {
-  constexpr size_t kBytes = size_t{256} << 20;  // several times any cache; takes longer than a launch
+  constexpr size_t kBytes = size_t{256}
+                            << 20;  // several times any cache; takes longer than a launch
   if (!flush_) flush_ = allocate(kBytes, "timing");
   HT_CUDA(cudaMemsetAsync(flush_->address(), 0, kBytes, stream_));
   HT_CUDA(cudaEventRecord(marks_[0], stream_));

@@ -1,7 +1,5 @@
 // Fused row operations: a kernel generated for the chain (fused_source.h), compiled once.
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 
 #include "halftone/kernels/cuda/context.h"
 #include "halftone/kernels/cuda/fused_source.h"
@@ -24,9 +22,11 @@ bool is_float(DType dtype) {
 }
 
 bool supports(const FusedRowsArgs& args) {
-  return args.how->rows < (int64_t{1} << 31) && args.inputs.size() <= kMostInputs && args.outputs.size() <= kMostOutputs &&
-         std::all_of(args.inputs.begin(), args.inputs.end(),
-                     [](const ConstView& x) { return is_float(x.dtype); });
+  return args.how->rows < (int64_t{1} << 31) && args.inputs.size() <= kMostInputs &&
+         args.outputs.size() <= kMostOutputs &&
+         std::all_of(
+             args.inputs.begin(), args.inputs.end(),
+             [](const ConstView& x) { return is_float(x.dtype); });
 }
 
 // Kernels by what they depend on, so that a launch writes no source.
@@ -44,9 +44,7 @@ class FusedKernels {
     std::vector<DType> types;
     for (const ConstView& input : args.inputs) types.push_back(input.dtype);
     Entry made;
-    FusedTuning tuning;
-    if (const char* t = std::getenv("HT_TUNE")) std::sscanf(t, "%ld,%ld,%d,%d", &tuning.most_threads, &tuning.resident_threads, &tuning.prefetch, &tuning.keep);
-    made.source = write_fused_source(*args.how, types, tuning);
+    made.source = write_fused_source(*args.how, types);
     made.jit = context_.part<JitKernels>().get(made.source.text, "fused_rows", made.source.threads,
                                                made.source.shared_bytes);
     return entries_.emplace(key, std::move(made)).first->second;
@@ -92,6 +90,7 @@ void fused_rows(const FusedRowsArgs& args, Stream stream) {
   const int64_t at_once = int64_t{context.multiprocessors()} * jit.blocks_per_multiprocessor;
   const int64_t blocks = std::clamp<int64_t>(at_once / source.pieces, 1, how.rows);
   void* arguments[] = {&params};
+  // It waits for its inputs itself, so it may be set up while their kernel still runs.
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -101,7 +100,7 @@ void fused_rows(const FusedRowsArgs& args, Stream stream) {
   config.dynamicSmemBytes = static_cast<size_t>(source.shared_bytes);
   config.stream = context.stream();
   config.attrs = &early;
-  config.numAttrs = context.capability() >= 90 && std::getenv("HT_NOPDL") == nullptr ? 1 : 0;
+  config.numAttrs = context.capability() >= 90 ? 1 : 0;
   HT_CUDA(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(jit.kernel), arguments));
 }
 

@@ -79,7 +79,8 @@ class Writer {
     text += "  for (; row < rows; row += gridDim.x) {\n";
     for (size_t i = 0; i < sources_.size(); ++i) {
       if (input_of(i).source != RowSource::kPerRow) continue;
-      text += (prefetch_ ? "" : fetch(i, "row")) + unpack(i);
+      // Packed until it is used, except where the next row takes its place.
+      text += prefetch_ ? unpack(i) : fetch(i, "row");
     }
     // The next row is on its way while this one is worked on.
     text += "  { const int next = row + gridDim.x;\n  if (next < rows) {\n";
@@ -132,7 +133,9 @@ class Writer {
   const FusedRowsAttributes::Input& input_of(size_t i) const {
     return how_.inputs[sources_[i].input];
   }
-  bool is_half_table(size_t i) const { return sources_[i].table_width > 0 && sources_[i].interleaved; }
+  bool is_half_table(size_t i) const {
+    return sources_[i].table_width > 0 && sources_[i].interleaved;
+  }
 
   int64_t span() const { return threads_ * vectors_ * wide_; }
   bool exact() const { return pieces_ * span() == length_; }
@@ -211,9 +214,9 @@ class Writer {
   }
 
   std::string declare_pointer(size_t i) const {
-    return fmt::format("  const {0}* const from{1} = static_cast<const {0}*>(p.inputs[{3}]) + {2}LL;\n",
-                       type_name(types_[sources_[i].input]), i, input_of(i).begin,
-                       sources_[i].input);
+    return fmt::format(
+        "  const {0}* const from{1} = static_cast<const {0}*>(p.inputs[{3}]) + {2}LL;\n",
+        type_name(types_[sources_[i].input]), i, input_of(i).begin, sources_[i].input);
   }
   std::string declare_values(size_t i) const {
     return fmt::format(
@@ -269,10 +272,12 @@ class Writer {
     const bool table = step.function == RowFunction::kRope && k > 0;
     const size_t source = source_of(slot, table ? step.width : 0, step.rope.layout);
     const RowSource kind = input_of(source).source;
-    if (kind != RowSource::kPerRow && !keep_ && !read_.contains(source)) {
-      read_.insert(source);
-      body_ += declare_values(source) + fetch(source, kind == RowSource::kShared ? "0" : "item") +
-               unpack(source);
+    const bool per_row = kind == RowSource::kPerRow;
+    if ((per_row ? !prefetch_ : !keep_) && read_.insert(source).second) {
+      if (!per_row) {
+        body_ += declare_values(source) + fetch(source, kind == RowSource::kShared ? "0" : "item");
+      }
+      body_ += unpack(source);
     }
     return fmt::format("in{}", source);
   }
@@ -331,9 +336,10 @@ class Writer {
           "  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) round_all(step{}[v]);\n", index);
     }
     if (s.output >= 0) {
-      body_ += each_vector(
-          fmt::format("store(static_cast<{}*>(p.outputs[{}]) + static_cast<long long>(row) * kLength + c, step{}[v]);",
-                      type_name(s.dtype), s.output, index));
+      body_ +=
+          each_vector(fmt::format("store(static_cast<{}*>(p.outputs[{}]) + static_cast<long "
+                                  "long>(row) * kLength + c, step{}[v]);",
+                                  type_name(s.dtype), s.output, index));
     }
   }
 
@@ -391,8 +397,8 @@ class Writer {
   void write_mean(const RowStep& s, const std::string& x, size_t index) {
     write_total(s, fmt::format("mean{}", index), fmt::format("part += {}[v][i];", x));
     body_ +=
-        fmt::format("  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) mean{}[v] *= {:a}f;\n", index,
-        1.0f / static_cast<float>(s.width));
+        fmt::format("  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) mean{}[v] *= {:a}f;\n",
+                    index, 1.0f / static_cast<float>(s.width));
   }
 
   void write_moment(const RowStep& s, const std::string& x, const std::string& mean,
@@ -445,7 +451,8 @@ class Writer {
     const std::string x = operand(s, 0);
     const char* element = f.element == ElementType::kE4M3 ? "E4M3" : "E5M2";
     const std::string codes = fmt::format(
-        "store_codes<{}>(static_cast<unsigned char*>(p.outputs[{}]) + static_cast<long long>(row) * kLength + c, {}[v], "
+        "store_codes<{}>(static_cast<unsigned char*>(p.outputs[{}]) + static_cast<long long>(row) "
+        "* kLength + c, {}[v], "
         "factor);",
         element, s.output, x);
     const std::string peak = fmt::format(
@@ -479,12 +486,12 @@ class Writer {
   const FusedTuning& tuning_;
   int64_t length_;
   std::vector<Source> sources_;
-  std::set<size_t> read_;  // sources that the body has read, where they are not kept
+  std::set<size_t> read_;  // sources that the body has read or unpacked
   int64_t wide_ = 1, threads_ = 0, vectors_ = 1, pieces_ = 1;
   int64_t resident_threads_ = 0;
   bool prefetch_ = false;
   bool keep_ = true;  // what rows share stays in registers
-  int sites_ = 0;  // reductions among a block's threads, each with memory of its own
+  int sites_ = 0;     // reductions among a block's threads, each with memory of its own
   bool exchanges_ = false;
   std::string body_;
 };

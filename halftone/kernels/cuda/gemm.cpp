@@ -13,7 +13,7 @@ namespace halftone::cuda {
 namespace {
 
 // Candidates to measure; more of them find little.
-constexpr int kCandidates = 24;
+constexpr int kCandidates = 32;
 
 cublasLtMatmulMatrixScale_t scale_mode(GemmScales scales) {
   switch (scales) {
@@ -197,9 +197,8 @@ cublasLtMatmulAlgo_t Gemms::measure(const GemmProblem& problem, const Descriptor
   // may be the fastest: the best few are measured again under load, in turn.
   constexpr size_t kFinalists = 5;
   constexpr double kClose = 1.10, kLoad = 0.012, kWorthwhile = 50e-6;
-  std::erase_if(timed, [limit = timed[0].seconds * kClose](const Timed& t) {
-    return t.seconds > limit;
-  });
+  std::erase_if(timed,
+                [limit = timed[0].seconds * kClose](const Timed& t) { return t.seconds > limit; });
   timed.resize(std::min(timed.size(), kFinalists));
   if (timed.size() == 1 || timed[0].seconds < kWorthwhile) return *timed[0].algorithm;
   const int runs = std::clamp(static_cast<int>(kLoad / timed[0].seconds), 3, 200);

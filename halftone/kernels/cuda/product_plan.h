@@ -34,7 +34,7 @@ struct ProductPlan {
   // A product for each item of the batch: because it has a scale of its own, or because algorithms
   // for few rows, and those for F32, sum in an order that depends on the number of rows.
   bool per_item = false;
-  bool alpha = false;     // the result is multiplied by the product of global or tensor scales
+  bool alpha = false;  // the result is multiplied by the product of global or tensor scales
   // The product goes to F32 first; scales of rows, the bias and rounding follow in a pass over it.
   bool finish = false;
   bool native = false;  // the hardware multiplies in the operands' own format
