@@ -2,6 +2,7 @@
 
 #include "halftone/base/text.h"
 #include "halftone/kernels/cuda/backend.h"
+#include "halftone/kernels/cuda/flush.h"
 
 namespace halftone::cuda {
 namespace {
@@ -125,10 +126,13 @@ double Context::copy_bandwidth() {
 }
 
 double Context::time(const std::function<void()>& launches) {
-  constexpr size_t kBytes = size_t{256}
-                            << 20;  // several times any cache; takes longer than a launch
-  if (!flush_) flush_ = allocate(kBytes, "timing");
-  HT_CUDA(cudaMemsetAsync(flush_->address(), 0, kBytes, stream_));
+  // Several times any cache, and it takes longer than a launch.
+  constexpr size_t kBytes = size_t{256} << 20;
+  if (!flush_) {
+    flush_ = allocate(kBytes, "timing");
+    HT_CUDA(cudaMemsetAsync(flush_->address(), 0, kBytes, stream_));
+  }
+  read_everything(flush_->address(), kBytes, stream_);
   HT_CUDA(cudaEventRecord(marks_[0], stream_));
   launches();
   HT_CUDA(cudaEventRecord(marks_[1], stream_));

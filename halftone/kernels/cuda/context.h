@@ -52,7 +52,7 @@ class Context final : public DeviceContext {
   cudaStream_t stream_ = nullptr;
   cudaEvent_t marks_[2] = {};
   bool marked_ = false, recording_ = false;
-  std::shared_ptr<Storage> flush_;  // written to empty the caches
+  std::shared_ptr<Storage> flush_;  // read to empty the caches
   std::map<std::type_index, std::shared_ptr<void>> parts_;
 };
 

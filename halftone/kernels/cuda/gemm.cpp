@@ -43,11 +43,11 @@ bool sums_in_order(const cublasLtMatmulAlgo_t& algorithm) {
 }  // namespace
 
 std::string GemmProblem::key() const {
-  return fmt::format("{}{}{}.{}x{}x{}.{}{}.s{}{}{}{}", static_cast<int>(a_type),
-                     fmt::format("-{}", static_cast<int>(b_type)),
-                     fmt::format("-{}", static_cast<int>(y_type)), m, n, k, transpose_a ? 't' : 'n',
-                     transpose_b ? 't' : 'n', static_cast<int>(scales), bias ? "b" : "",
-                     alpha ? "a" : "", fast_accumulation ? "f" : "");
+  return fmt::format("{}-{}-{}.{}x{}x{}.{}{}.s{}{}{}{}.{}-{}-{}", static_cast<int>(a_type),
+                     static_cast<int>(b_type), static_cast<int>(y_type), m, n, k,
+                     transpose_a ? 't' : 'n', transpose_b ? 't' : 'n', static_cast<int>(scales),
+                     bias ? "b" : "", alpha ? "a" : "", fast_accumulation ? "f" : "", a_stride,
+                     b_stride, y_stride);
 }
 
 // cuBLASLt is column-major: it computes Y^T = op(b)^T op(a)^T, its A being our b.
@@ -70,9 +70,9 @@ class Gemms::Descriptors {
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, pointers.bias);
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, p.y_type);
     }
-    a_ = layout(p.b_type, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k);
-    b_ = layout(p.a_type, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m);
-    y_ = layout(p.y_type, p.n, p.m);
+    a_ = layout(p.b_type, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k, p.b_stride);
+    b_ = layout(p.a_type, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m, p.a_stride);
+    y_ = layout(p.y_type, p.n, p.m, p.y_stride);
     alpha_on_device_ = p.alpha;
   }
   ~Descriptors() {
@@ -95,10 +95,11 @@ class Gemms::Descriptors {
   void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
     HT_CUDA(cublasLtMatmulDescSetAttribute(operation_, attribute, &value, sizeof value));
   }
-  static cublasLtMatrixLayout_t layout(cudaDataType_t type, int64_t rows, int64_t columns) {
+  static cublasLtMatrixLayout_t layout(cudaDataType_t type, int64_t rows, int64_t columns,
+                                       int64_t stride) {
     cublasLtMatrixLayout_t made = nullptr;
     HT_CUDA(cublasLtMatrixLayoutCreate(&made, type, static_cast<uint64_t>(rows),
-                                       static_cast<uint64_t>(columns), rows));
+                                       static_cast<uint64_t>(columns), stride > 0 ? stride : rows));
     return made;
   }
 

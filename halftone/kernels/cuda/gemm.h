@@ -22,6 +22,8 @@ struct GemmProblem {
   bool bias = false;   // in y's dtype
   bool alpha = false;  // a factor in device memory
   bool fast_accumulation = false;
+  // Elements from one row of what is stored to the next; 0 where rows are packed.
+  int64_t a_stride = 0, b_stride = 0, y_stride = 0;
 
   std::string key() const;
 };

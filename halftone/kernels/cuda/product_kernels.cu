@@ -7,25 +7,6 @@ namespace {
 
 constexpr int kWarp = 32, kWarpsPerBlock = 8;
 
-__device__ float load_as_float(const void* data, DType dtype, int64_t i) {
-  switch (dtype) {
-    case DType::kBF16:
-      return to_float(static_cast<const bf16*>(data)[i]);
-    case DType::kF16:
-      return to_float(static_cast<const fp16*>(data)[i]);
-    default:
-      return static_cast<const float*>(data)[i];
-  }
-}
-
-__device__ void store_float(void* data, DType dtype, int64_t i, float value) {
-  if (dtype == DType::kBF16) {
-    static_cast<bf16*>(data)[i] = to_bf16(value);
-  } else {
-    static_cast<float*>(data)[i] = value;
-  }
-}
-
 struct Dots {
   const void *a, *b, *bias;
   void* y;
@@ -40,29 +21,12 @@ __global__ void dots_kernel(const Dots p) {
   if (n >= p.n) return;
   float sum = 0;
   for (int64_t k = threadIdx.x; k < p.k; k += kWarp) {
-    sum = fmaf(load_as_float(p.a, p.a_type, m * p.k + k), load_as_float(p.b, p.b_type, n * p.k + k),
-               sum);
+    sum = fmaf(load_value(p.a, p.a_type, m * p.k + k), load_value(p.b, p.b_type, n * p.k + k), sum);
   }
   for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
   if (threadIdx.x != 0) return;
-  if (p.bias != nullptr) sum += load_as_float(p.bias, p.bias_type, n);
-  store_float(p.y, p.y_type, m * p.n + n, sum);
-}
-
-__device__ void load_eight(const float* from, float (&to)[8]) {
-  const float4 low = *reinterpret_cast<const float4*>(from);
-  const float4 high = *reinterpret_cast<const float4*>(from + 4);
-  to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
-  to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
-}
-__device__ void load_eight(const bf16* from, float (&to)[8]) {
-  const uint4 words = *reinterpret_cast<const uint4*>(from);
-  const unsigned all[4] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    to[2 * i] = __uint_as_float(all[i] << 16);
-    to[2 * i + 1] = __uint_as_float(all[i] & 0xFFFF0000u);
-  }
+  if (p.bias != nullptr) sum += load_value(p.bias, p.bias_type, n);
+  store_value(p.y, p.y_type, m * p.n + n, sum);
 }
 
 // The same with k a multiple of 8: eight values at a time.
@@ -76,15 +40,15 @@ __global__ void wide_dots_kernel(const Dots p) {
   float sum = 0;
   for (int64_t k = threadIdx.x * 8; k < p.k; k += kWarp * 8) {
     float x[8], y[8];
-    load_eight(a + k, x);
-    load_eight(b + k, y);
+    load_values(a + k, x);
+    load_values(b + k, y);
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum = fmaf(x[i], y[i], sum);
   }
   for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
   if (threadIdx.x != 0) return;
-  if (p.bias != nullptr) sum += load_as_float(p.bias, p.bias_type, n);
-  store_float(p.y, p.y_type, m * p.n + n, sum);
+  if (p.bias != nullptr) sum += load_value(p.bias, p.bias_type, n);
+  store_value(p.y, p.y_type, m * p.n + n, sum);
 }
 
 using DotsKernel = void (*)(Dots);
@@ -100,14 +64,14 @@ DotsKernel dots_kernel_for(const Dots& p) {
 __global__ void widen_kernel(const void* x, DType dtype, int64_t count, float* y) {
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * blockDim.x) {
-    y[i] = load_as_float(x, dtype, i);
+    y[i] = load_value(x, dtype, i);
   }
 }
 
 __global__ void round_kernel(const void* x, DType dtype, int64_t count, bf16* y) {
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * blockDim.x) {
-    y[i] = to_bf16(load_as_float(x, dtype, i));
+    y[i] = to_bf16(load_value(x, dtype, i));
   }
 }
 
@@ -120,8 +84,8 @@ __global__ void finish_kernel(const float* sums, const float* row_scales,
     float value = sums[i];
     if (row_scales != nullptr) value *= row_scales[row];
     if (column_scales != nullptr) value *= column_scales[column];
-    if (bias != nullptr) value += load_as_float(bias, bias_type, column);
-    store_float(y, y_type, i, value);
+    if (bias != nullptr) value += load_value(bias, bias_type, column);
+    store_value(y, y_type, i, value);
   }
 }
 
