@@ -7,6 +7,8 @@
 #   make bench         quantize speed beside memcpy
 CUDA ?= $(shell [ -e /dev/nvidia0 ] && command -v nvcc >/dev/null && echo 1 || echo 0)
 PRESET := $(if $(filter 1,$(CUDA)),cuda,release)
+# For the GPU that is here, if there is one; otherwise for those of the preset.
+ARCHITECTURES := $(if $(and $(filter 1,$(CUDA)),$(wildcard /dev/nvidia0)),-DCMAKE_CUDA_ARCHITECTURES=native)
 JOBS ?= $(shell nproc)
 
 PREFIX ?= /usr/local
@@ -15,7 +17,7 @@ PREFIX ?= /usr/local
 
 build:
 	@tools/setup build
-	cmake --preset $(PRESET) --log-level=WARNING -DHALFTONE_TESTS=OFF -DHALFTONE_BENCH=OFF -B build/program
+	cmake --preset $(PRESET) --log-level=WARNING -DHALFTONE_TESTS=OFF -DHALFTONE_BENCH=OFF $(ARCHITECTURES) -B build/program
 	cmake --build build/program -j $(JOBS)
 	@ln -sfn program/bin/halftone build/halftone
 	@echo "built build/halftone"

@@ -1,6 +1,10 @@
 # The CUDA backend inside halftone_kernels: own kernels, cuBLASLt, cuDNN, and NVRTC for kernels that
 # are generated while the program runs.
-find_library(CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR} REQUIRED)
+find_library(CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR})
+if(NOT CUDNN_LIBRARY)
+  message(FATAL_ERROR "cuDNN 9 was not found beside CUDA; install it, or build for the CPU: "
+                      "make CUDA=0, cmake --preset release")
+endif()
 
 # Headers that generated kernels include travel inside the program.
 set(embedded base/host_device.h numerics/bf16.h numerics/minifloat.h numerics/scale_rules.h
