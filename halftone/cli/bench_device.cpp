@@ -158,8 +158,8 @@ double bytes_of(const Node& node, const Graph& graph) {
   const auto& how = std::get<FusedRowsAttributes>(node.attributes);
   for (size_t i = 0; i < how.inputs.size(); ++i) {
     if (how.inputs[i].source != RowSource::kPerRow) continue;
-    const DType dtype = graph.values()[node.inputs[i]].type.dtype;
-    bytes += static_cast<double>(how.rows * how.inputs[i].length * bits_of(dtype) / 8);
+    const int64_t size = bits_of(graph.values()[node.inputs[i]].type.dtype) / 8;
+    bytes += static_cast<double>(how.rows * how.inputs[i].length * size);
   }
   return bytes;
 }

@@ -29,6 +29,7 @@ void add_info(CLI::App& app, const Context& context);
 void add_inspect(CLI::App& app, const Context& context);
 void add_quantize(CLI::App& app, const Context& context);
 void add_sheet(CLI::App& app, const Context& context);
+void add_compare(CLI::App& app, const Context& context);
 
 // Parses and runs; every Error becomes one line on stderr and an exit code.
 int run(int argc, const char* const* argv, const Context& context);

@@ -47,6 +47,22 @@ void write_png(const std::filesystem::path& path, const Tensor& image, const Png
   write_png(path, {image.shape()[2], image.shape()[1], to_rgb(image), text});
 }
 
+std::vector<uint8_t> encode_png(const Tensor& image) {
+  const std::vector<uint8_t> rgb = to_rgb(image);
+  png_image png{};
+  png.version = PNG_IMAGE_VERSION;
+  png.width = static_cast<png_uint_32>(image.shape()[2]);
+  png.height = static_cast<png_uint_32>(image.shape()[1]);
+  png.format = PNG_FORMAT_RGB;
+  png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(png);
+  std::vector<uint8_t> bytes(size);
+  if (png_image_write_to_memory(&png, bytes.data(), &size, 0, rgb.data(), 0, nullptr) == 0) {
+    throw Error(ErrorCode::kIo, "PNG", "{}", printable(png.message));
+  }
+  bytes.resize(size);
+  return bytes;
+}
+
 void write_png(const std::filesystem::path& path, const PngImage& image) {
   std::string name = path.string();
   const std::string temporary = fmt::format("{}.{}.tmp", name, ::getpid());

@@ -23,6 +23,9 @@ void write_png(const std::filesystem::path& path, const PngImage& image);
 // image F32 [3, H, W], -1 to 1; what lies outside is cut off.
 void write_png(const std::filesystem::path& path, const Tensor& image, const PngText& text);
 
+// The file's bytes instead.
+std::vector<uint8_t> encode_png(const Tensor& image);
+
 std::vector<uint8_t> to_rgb(const Tensor& image);  // F32 [3, H, W] to [H, W, 3]
 PngImage read_png(const std::filesystem::path& path);
 

@@ -65,6 +65,8 @@ struct LoadReport {
   std::vector<LoraReport> loras;
 };
 
+using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
+
 class DiffusionModel {
  public:
   virtual ~DiffusionModel() = default;
@@ -84,6 +86,10 @@ class DiffusionModel {
   // The velocity d latents / d sigma of each row, at a sigma of its own.
   virtual Tensor velocity(const Tensor& latents, std::span<const float> sigmas,
                           std::span<const Condition> conditions) = 0;
+  // What every block of the denoiser gives on the way to a velocity, F32, in the order in which
+  // they run: for finding where a precision loses.
+  virtual NamedTensors block_outputs(const Tensor& latents, std::span<const float> sigmas,
+                                     std::span<const Condition> conditions) = 0;
   // Pictures [B, 3, H, W], about -1 to 1.
   virtual Tensor decode(const Tensor& latents) = 0;
 

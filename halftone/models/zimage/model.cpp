@@ -14,6 +14,7 @@
 #include "halftone/models/weights.h"
 #include "halftone/models/zimage/names.h"
 #include "halftone/models/zimage/transformer.h"
+#include "halftone/numerics/bf16.h"
 #include "halftone/passes/lower.h"
 
 namespace halftone::zimage {
@@ -111,15 +112,22 @@ class Model final : public DiffusionModel {
 
   Tensor velocity(const Tensor& latents, std::span<const float> sigmas,
                   std::span<const Condition> conditions) override {
-    std::vector<Tensor> captions;
-    for (const Condition& condition : conditions) captions.push_back(condition.states);
-    std::vector<float> time;
-    for (const float sigma : sigmas) time.push_back(1.0f - sigma);
-    const TransformerShape shape = shape_for(latents, captions);
-    prepare_inputs(shape, latents, time, captions);
+    const TransformerShape shape = prepare_inputs(latents, sigmas, conditions);
     Tensor sample = transformer_program(shape).run(inputs_).at("sample");
     for (float& v : sample.mutable_as<float>()) v = -v;  // the model predicts data minus noise
     return sample;
+  }
+
+  NamedTensors block_outputs(const Tensor& latents, std::span<const float> sigmas,
+                             std::span<const Condition> conditions) override {
+    const TransformerShape shape = prepare_inputs(latents, sigmas, conditions);
+    Program& program = transformer_program(shape, /*tap_blocks=*/true);
+    const auto results = program.run(inputs_);
+    NamedTensors blocks;
+    for (const Region& region : program.graph().regions()) {
+      blocks.emplace_back(region.name, as_float(results.at(region.name)));
+    }
+    return blocks;
   }
 
   Tensor decode(const Tensor& latents) override {
@@ -147,8 +155,13 @@ class Model final : public DiffusionModel {
 
   // Positions and captions are the same for all steps of a picture, and take longer to prepare
   // than a GPU takes for a small model.
-  void prepare_inputs(const TransformerShape& shape, const Tensor& latents,
-                      std::span<const float> time, const std::vector<Tensor>& captions) {
+  TransformerShape prepare_inputs(const Tensor& latents, std::span<const float> sigmas,
+                                  std::span<const Condition> conditions) {
+    std::vector<Tensor> captions;
+    for (const Condition& condition : conditions) captions.push_back(condition.states);
+    std::vector<float> time;
+    for (const float sigma : sigmas) time.push_back(1.0f - sigma);
+    const TransformerShape shape = shape_for(latents, captions);
     const auto same = [](const Tensor& a, const Tensor& b) {
       return a.address() == b.address() && a.shape() == b.shape();
     };
@@ -163,6 +176,13 @@ class Model final : public DiffusionModel {
     inputs_["latents"] = latents;
     std::copy(time.begin(), time.end(), inputs_.at("time").mutable_as<float>().begin());
     if (!loras_.empty()) inputs_[kLoraStrength] = loras_.strengths(shape.batch, strengths_);
+    return shape;
+  }
+  static Tensor as_float(const Tensor& x) {
+    if (x.dtype() == DType::kF32) return x;
+    Tensor y = Tensor::empty(DType::kF32, x.shape());
+    for (int64_t i = 0; i < x.numel(); ++i) y.mutable_as<float>()[i] = to_float(x.as<bf16>()[i]);
+    return y;
   }
 
   std::vector<int32_t> tokenize(const std::string& prompt) const {
@@ -181,11 +201,12 @@ class Model final : public DiffusionModel {
           qwen3::build_text_encoder(text_config_, 1, tokens, {options_.activations, false}));
     });
   }
-  Program& transformer_program(const TransformerShape& shape) {
-    const std::string key = fmt::format("{}x{}x{}+{}{}", shape.batch, shape.height, shape.width,
-                                        shape.caption_tokens, shape.ragged ? " ragged" : "");
-    return transformer_.program(key,
-                                [&] { return transformer_.compiled(transformer_graph(shape)); });
+  Program& transformer_program(const TransformerShape& shape, bool tap_blocks = false) {
+    const std::string key =
+        fmt::format("{}x{}x{}+{}{}{}", shape.batch, shape.height, shape.width, shape.caption_tokens,
+                    shape.ragged ? " ragged" : "", tap_blocks ? " tapped" : "");
+    return transformer_.program(
+        key, [&] { return transformer_.compiled(transformer_graph(shape, tap_blocks)); });
   }
   Program& vae_program(const Shape& s) {
     return vae_.program(s.str(), [&] {
@@ -195,8 +216,9 @@ class Model final : public DiffusionModel {
   }
 
   // The transformer with adapters attached, in the chosen formats.
-  std::shared_ptr<Graph> transformer_graph(const TransformerShape& shape) const {
-    auto graph = build_transformer(config_, shape, {options_.activations, false});
+  std::shared_ptr<Graph> transformer_graph(const TransformerShape& shape,
+                                           bool tap_blocks = false) const {
+    auto graph = build_transformer(config_, shape, {options_.activations, tap_blocks});
     if (!loras_.empty()) graph = attach_lora(*graph, loras_.sites());
     if (recipe_) graph = lower(*quantize_linears(*graph, *recipe_).graph);
     return graph;

@@ -1,0 +1,211 @@
+// halftone compare: what precisions do to a model, as numbers, charts and pictures.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "halftone/base/error.h"
+#include "halftone/base/text.h"
+#include "halftone/cli/cli.h"
+#include "halftone/cli/model_options.h"
+#include "halftone/cli/progress_bar.h"
+#include "halftone/quantize/parity_report.h"
+
+namespace halftone::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  ModelOptions model;
+  std::vector<std::string> precisions = {"fp8", "mxfp8", "nvfp4"}, prompts;
+  std::string reference = "bf16", file, size, output = "compare.html";
+  int seeds = 1, steps = 0;
+  float guidance = -1;
+  uint64_t seed = 0;
+  bool json = false;
+};
+
+// Where none are given: things, places and people, one and several.
+constexpr const char* kPrompts[] = {"a red apple on a blue background",
+                                    "a cat next to a pizza",
+                                    "a lighthouse at dusk",
+                                    "a smiling face with sunglasses",
+                                    "a bicycle",
+                                    "two trees and a house",
+                                    "a rocket on a dark background",
+                                    "a bowl of soup next to a loaf of bread"};
+
+// Lines of a file that are not empty.
+std::vector<std::string> prompts_of(const Options& options) {
+  std::vector<std::string> prompts = options.prompts;
+  if (!options.file.empty()) {
+    std::ifstream file(options.file);
+    if (!file) throw Error(ErrorCode::kNotFound, options.file, "no such file");
+    for (std::string line; std::getline(file, line);) {
+      if (!line.empty()) prompts.push_back(line);
+    }
+    if (prompts.empty()) throw Error(ErrorCode::kInvalidInput, options.file, "holds no prompt");
+  }
+  if (prompts.empty()) prompts.assign(std::begin(kPrompts), std::end(kPrompts));
+  return prompts;
+}
+
+ParityOptions parity_options(const Options& options, const ModelDefaults& defaults) {
+  ParityOptions how;
+  how.prompts = prompts_of(options);
+  how.seeds = options.seeds;
+  how.first_seed = options.seed;
+  how.width = defaults.width;
+  how.height = defaults.height;
+  if (!options.size.empty()) std::tie(how.width, how.height) = parse_size(options.size);
+  how.steps = options.steps > 0 ? options.steps : defaults.steps;
+  how.guidance = options.guidance >= 0 ? options.guidance : defaults.guidance;
+  return how;
+}
+
+LoadedModel load_in(const Options& options, const std::string& precision) {
+  ModelOptions how = options.model;
+  how.precision = precision;
+  return load(how);
+}
+
+// Bytes of the model's weights; the memory that a run takes is checked on the way.
+int64_t weight_bytes(const LoadedModel& loaded, const ParityOptions& how,
+                     const std::string& max_memory) {
+  GenerateRequest request;
+  request.width = how.width;
+  request.height = how.height;
+  request.guidance = how.guidance;
+  request.prompt = how.prompts[0];
+  const ModelMemory memory = plan_generate(*loaded.model, request);
+  check_memory(loaded, memory, max_memory);
+  return memory.file_weights + memory.owned_weights;
+}
+
+// As a whole or not at all.
+void write_text(const fs::path& path, const std::string& text) {
+  const std::string name = path.string(), temporary = fmt::format("{}.{}.tmp", name, ::getpid());
+  std::ofstream out(temporary, std::ios::binary);
+  out << text;
+  out.close();
+  std::error_code failed;
+  if (out) fs::rename(temporary, path, failed);
+  if (!out || failed) {
+    fs::remove(temporary, failed);
+    throw Error(ErrorCode::kIo, name, "cannot be written");
+  }
+}
+
+void print_table(const ParityReport& report) {
+  fmt::print("{:<11} {:>10} {:>10} {:>10} {:>9} {:>8} {:>8} {:>11} {:>9}\n", "precision",
+             "velocity", "5% tail", "worst", "latents", "SSIM", "PSNR", "weights", "a step");
+  for (const ParityResult& r : report.results) {
+    const bool floor = r.name == "floor";
+    fmt::print("{:<11} {:>10.6f} {:>10.6f} {:>10.6f} {:>9.5f} {:>8.4f} {:>8.1f} {:>11} {:>9}\n",
+               r.name, r.velocity_cosine_all.mean, r.velocity_cosine_all.tail,
+               r.velocity_cosine_all.worst, r.rollout_cosine.back().mean, r.ssim.mean,
+               std::min(r.psnr.mean, 99.9), floor ? "" : human_bytes(r.weight_bytes),
+               floor ? "" : human_seconds(r.seconds_per_step));
+  }
+  fmt::print("cosines against {}; floor: {} with its input disturbed by {:g}\n", report.reference,
+             report.reference, report.options.disturbance);
+}
+
+void run_compare(const Options& options, const Context& context) {
+  ParityReport report;
+  report.version = version();
+  ProgressBar bar("comparing", context, options.json, ProgressBar::Unit::kSteps);
+  int64_t before = 0, total = 0;
+  const ProgressFn progress = [&](const Progress& p) {
+    bar.update({p.item, before + p.done, total});
+  };
+  {
+    const LoadedModel loaded = load_in(options, options.reference);
+    report.options = parity_options(options, loaded.defaults);
+    report.model = loaded.path;
+    report.hash = loaded.model->hash();
+    report.reference = loaded.precision.used;
+    report.device = loaded.device.used;
+    const int64_t each = compared_predictions(report.options);
+    before = reference_predictions(report.options);
+    total = before + each * static_cast<int64_t>(options.precisions.size() + 1);
+    before = 0;
+    weight_bytes(loaded, report.options, options.model.max_memory);
+    report.run = run_reference(*loaded.model, loaded.schedule, report.options, progress);
+    before = reference_predictions(report.options);
+    ParityResult floor = compare_with(report.run, *loaded.model, report.options,
+                                      report.options.disturbance, progress);
+    floor.name = "floor";
+    before += each;
+    report.results.push_back(std::move(floor));
+  }
+  for (const std::string& precision : options.precisions) {
+    const LoadedModel loaded = load_in(options, precision);
+    const int64_t bytes = weight_bytes(loaded, report.options, options.model.max_memory);
+    ParityResult result = compare_with(report.run, *loaded.model, report.options, 0, progress);
+    result.name = loaded.precision.used;
+    result.how = loaded.precision.how;
+    result.weight_bytes = bytes;
+    before += compared_predictions(report.options);
+    report.results.insert(report.results.end() - 1, std::move(result));  // the floor stays last
+  }
+  bar.clear();
+  const fs::path page = options.output, data = fs::path(options.output).replace_extension(".json");
+  write_text(page, parity_page(report));
+  write_text(data, parity_json(report).dump(1) + "\n");
+  if (options.json) return print_json(parity_json(report));
+  print_table(report);
+  fmt::print("{}\n{}\n", page.string(), data.string());
+}
+
+}  // namespace
+
+void add_compare(CLI::App& app, const Context& context) {
+  CLI::App* command =
+      app.add_subcommand("compare", "Measure what precisions do to a model, as a page to read");
+  command->footer(
+      "Every prediction is compared on the reference's own latents, and whole runs from the same "
+      "noise;\nthe floor is the reference against itself with a disturbed input. Writes an HTML "
+      "page and the same as\nJSON beside it. Example:\n"
+      "  halftone compare --precision fp8,nvfp4 --prompts prompts.txt -o report.html");
+  auto o = std::make_shared<Options>();
+  command->add_option("prompt", o->prompts, "Prompts (default: eight of our own)")
+      ->type_name("TEXT...");
+  command->add_option("--prompts", o->file, "Read prompts from this file, one per line")
+      ->type_name("FILE");
+  const auto known = CLI::IsMember({"fp32", "bf16", "fp8", "fp8-tensor", "mxfp8", "nvfp4"});
+  command->add_option("--reference", o->reference, "What they are compared with")
+      ->capture_default_str()
+      ->type_name("P")
+      ->check(known);
+  add_model_options(*command, o->model);
+  command->remove_option(command->get_option("--precision"));  // here there are several
+  command->add_option("--precision", o->precisions, "Precisions, separated by commas")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->type_name("P,...")
+      ->check(known);
+  command->add_option("--seeds", o->seeds, "Seeds per prompt")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 1000));
+  command->add_option("--seed", o->seed, "The first seed")->capture_default_str()->type_name("S");
+  command->add_option("-s,--size", o->size, "Width and height in pixels (default: the model's)")
+      ->type_name("WxH");
+  command->add_option("--steps", o->steps, "Denoising steps (default: the model's)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1000));
+  command->add_option("-g,--guidance", o->guidance, "Guidance (default: the model's)")
+      ->type_name("G")
+      ->check(CLI::Range(0.0, 100.0));
+  command->add_option("-o,--output", o->output, "The HTML page to write")
+      ->capture_default_str()
+      ->type_name("OUT.html");
+  command->add_flag("--json", o->json, "Print the JSON instead of a table");
+  command->callback([o, &context] { run_compare(*o, context); });
+}
+
+}  // namespace halftone::cli

@@ -1,0 +1,223 @@
+#include "halftone/quantize/parity.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "halftone/base/error.h"
+#include "halftone/quantize/metrics.h"
+
+namespace halftone {
+namespace {
+
+Tensor copy_of(const Tensor& x) {
+  Tensor y = Tensor::empty(x.dtype(), x.shape());
+  std::copy(x.bytes().begin(), x.bytes().end(), y.mutable_bytes().begin());
+  return y;
+}
+
+// x with Gaussian noise of this much of its own size.
+Tensor disturbed(const Tensor& x, double amount, uint64_t seed) {
+  if (amount == 0) return x;
+  double squares = 0;
+  for (const float v : x.as<float>()) squares += double{v} * v;
+  const double size = std::sqrt(squares / static_cast<double>(x.numel()));
+  const Tensor noise = seeded_noise(x.shape(), seed);
+  Tensor y = copy_of(x);
+  for (int64_t i = 0; i < y.numel(); ++i) {
+    y.mutable_as<float>()[i] += static_cast<float>(amount * size) * noise.as<float>()[i];
+  }
+  return y;
+}
+
+// Runs a model's predictions and counts them.
+class Predictor {
+ public:
+  Predictor(DiffusionModel& model, const ParityOptions& options, int64_t total,
+            const ProgressFn& progress)
+      : model_(model), options_(options), total_(total), progress_(progress) {}
+
+  // As the sampler takes it.
+  Tensor velocity(const Tensor& latents, float sigma, const Condition& positive,
+                  const Condition& negative) {
+    progress_({"comparing", done_++, total_});
+    const auto start = std::chrono::steady_clock::now();
+    const float sigmas[] = {sigma};
+    Tensor v = model_.velocity(latents, sigmas, {&positive, 1});
+    if (options_.guidance > 0) {
+      const Tensor away = model_.velocity(latents, sigmas, {&negative, 1});
+      for (int64_t i = 0; i < v.numel(); ++i) {
+        float& value = v.mutable_as<float>()[i];
+        value += options_.guidance * (value - away.as<float>()[i]);
+      }
+    }
+    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    ++count_;
+    return v;
+  }
+
+  Tensor picture(const Tensor& latents) {
+    const Tensor image = model_.decode(latents);
+    return image.reshape({image.shape()[1], image.shape()[2], image.shape()[3]});
+  }
+
+  // The first prediction builds and warms up what the others use.
+  void forget_time() { seconds_ = 0, count_ = 0; }
+  double seconds_each() const { return count_ == 0 ? 0 : seconds_ / static_cast<double>(count_); }
+
+ private:
+  DiffusionModel& model_;
+  const ParityOptions& options_;
+  int64_t total_, done_ = 0, count_ = 0;
+  const ProgressFn& progress_;
+  double seconds_ = 0;
+};
+
+Tensor stepped(const Tensor& latents, const Tensor& velocity, float sigma, float next) {
+  Tensor moved = copy_of(latents);
+  euler_step(moved.mutable_as<float>(), velocity.as<float>(), sigma, next);
+  return moved;
+}
+
+double cosine_of(const Tensor& a, const Tensor& b) { return cosine(a.as<float>(), b.as<float>()); }
+
+NamedTensors blocks_of(DiffusionModel& model, const Tensor& latents, float sigma,
+                       const Condition& condition) {
+  const float sigmas[] = {sigma};
+  return model.block_outputs(latents, sigmas, {&condition, 1});
+}
+
+using Table = std::vector<std::vector<double>>;  // by step, then by case
+
+std::vector<Spread> spreads(const Table& table, Spread::Worse worse) {
+  std::vector<Spread> result;
+  for (const auto& values : table) result.push_back(Spread::of(values, worse));
+  return result;
+}
+
+Spread spread_of_all(const Table& table, Spread::Worse worse) {
+  std::vector<double> all;
+  for (const auto& values : table) all.insert(all.end(), values.begin(), values.end());
+  return Spread::of(std::move(all), worse);
+}
+
+}  // namespace
+
+Spread Spread::of(std::vector<double> values, Worse worse) {
+  if (values.empty()) return {};
+  Spread s;
+  for (const double v : values) s.mean += v / static_cast<double>(values.size());
+  std::sort(values.begin(), values.end());
+  s.median = values[values.size() / 2];
+  if (worse == Worse::kLarger) std::reverse(values.begin(), values.end());
+  s.worst = values[0];
+  s.tail = values[values.size() / 20];
+  return s;
+}
+
+int64_t reference_predictions(const ParityOptions& options) {
+  return static_cast<int64_t>(options.prompts.size()) * options.seeds * options.steps;
+}
+int64_t compared_predictions(const ParityOptions& options) {
+  return 2 * reference_predictions(options);
+}
+
+ReferenceRun run_reference(DiffusionModel& model, const FlowMatchConfig& schedule,
+                           const ParityOptions& options, const ProgressFn& progress) {
+  const Shape shape = model.latent_shape(options.width, options.height);
+  ReferenceRun run;
+  run.sigmas = flow_match_sigmas(schedule, options.steps, model.image_tokens(shape));
+  Predictor predictor(model, options, reference_predictions(options), progress);
+  const Condition negative = options.guidance > 0 ? model.encode("") : Condition{};
+  for (const std::string& prompt : options.prompts) {
+    const Condition positive = model.encode(prompt);
+    for (int s = 0; s < options.seeds; ++s) {
+      ReferenceCase c{
+          prompt, options.first_seed + static_cast<uint64_t>(s), positive, negative, {}, {}, {},
+          {}};
+      c.latents.push_back(seeded_noise(shape, c.seed));
+      for (int k = 0; k < options.steps; ++k) {
+        c.velocities.push_back(
+            predictor.velocity(c.latents.back(), run.sigmas[k], positive, negative));
+        if (run.cases.empty() && k == 0) predictor.forget_time();
+        c.latents.push_back(
+            stepped(c.latents.back(), c.velocities.back(), run.sigmas[k], run.sigmas[k + 1]));
+      }
+      if (static_cast<int>(run.cases.size()) < options.layer_cases) {
+        const int middle = options.steps / 2;
+        c.blocks = blocks_of(model, c.latents[middle], run.sigmas[middle], positive);
+      }
+      c.image = predictor.picture(c.latents.back());
+      run.cases.push_back(std::move(c));
+    }
+  }
+  run.seconds_per_step = predictor.seconds_each();
+  return run;
+}
+
+ParityResult compare_with(const ReferenceRun& reference, DiffusionModel& model,
+                          const ParityOptions& options, double disturbance,
+                          const ProgressFn& progress) {
+  const auto steps = reference.sigmas.size() - 1;
+  ParityResult result;
+  Predictor predictor(model, options, compared_predictions(options), progress);
+  Table cosines(steps), errors(steps), step_cosines(steps), rollout(steps);
+  std::vector<double> ssims, psnrs;
+  int layer_cases = 0;
+  bool first = true;
+  for (const ReferenceCase& c : reference.cases) {
+    ParityResult::Case own{c.prompt, c.seed, 1, 0, 0, 0, {}};
+    // Its own text states in whole runs; in single predictions the reference's, so that these
+    // compare denoisers.
+    const Condition positive = model.encode(c.prompt);
+    const Condition negative = options.guidance > 0 ? model.encode("") : Condition{};
+    Tensor latents = disturbed(c.latents[0], disturbance, c.seed + 1);
+    for (size_t k = 0; k < steps; ++k) {
+      const float sigma = reference.sigmas[k], next = reference.sigmas[k + 1];
+      const Tensor v = predictor.velocity(disturbed(c.latents[k], disturbance, c.seed + 2 + k),
+                                          sigma, c.positive, c.negative);
+      if (std::exchange(first, false)) predictor.forget_time();
+      cosines[k].push_back(cosine_of(v, c.velocities[k]));
+      errors[k].push_back(relative_difference(v.as<float>(), c.velocities[k].as<float>()));
+      step_cosines[k].push_back(cosine_of(stepped(c.latents[k], v, sigma, next), c.latents[k + 1]));
+      own.velocity_cosine = std::min(own.velocity_cosine, cosines[k].back());
+      latents =
+          stepped(latents, predictor.velocity(latents, sigma, positive, negative), sigma, next);
+      rollout[k].push_back(cosine_of(latents, c.latents[k + 1]));
+    }
+    own.latent_cosine = rollout[steps - 1].back();
+    own.image = predictor.picture(latents);
+    own.ssim = ssim(own.image, c.image);
+    own.psnr = psnr(own.image, c.image);
+    ssims.push_back(own.ssim);
+    psnrs.push_back(own.psnr);
+    if (!c.blocks.empty()) {
+      const size_t middle = steps / 2;
+      const Tensor input = disturbed(c.latents[middle], disturbance, c.seed + 1);
+      const auto blocks = blocks_of(model, input, reference.sigmas[middle], c.positive);
+      result.layer_error.resize(blocks.size());
+      for (size_t i = 0; i < blocks.size(); ++i) {
+        HT_ASSERT(blocks[i].first == c.blocks[i].first);
+        result.layer_error[i].first = blocks[i].first;
+        result.layer_error[i].second +=
+            relative_difference(blocks[i].second.as<float>(), c.blocks[i].second.as<float>());
+      }
+      ++layer_cases;
+    }
+    result.cases.push_back(std::move(own));
+  }
+  using Worse = Spread::Worse;
+  result.velocity_cosine = spreads(cosines, Worse::kSmaller);
+  result.velocity_error = spreads(errors, Worse::kLarger);
+  result.step_cosine = spreads(step_cosines, Worse::kSmaller);
+  result.rollout_cosine = spreads(rollout, Worse::kSmaller);
+  result.velocity_cosine_all = spread_of_all(cosines, Worse::kSmaller);
+  result.velocity_error_all = spread_of_all(errors, Worse::kLarger);
+  result.ssim = Spread::of(std::move(ssims), Worse::kSmaller);
+  result.psnr = Spread::of(std::move(psnrs), Worse::kSmaller);
+  for (auto& [name, error] : result.layer_error) error /= layer_cases;
+  result.seconds_per_step = predictor.seconds_each();
+  return result;
+}
+
+}  // namespace halftone
