@@ -113,6 +113,7 @@ void run_generate(Options options, const Context& context) {
     bar.update(progress);
   });
   bar.clear();
+  add_device_fallbacks(outcome.loaded, options.model.strict);
   check_finite(outcome.result.latents);
   outcome.hash = model.hash();
   for (int i = 0; i < options.count; ++i) {

@@ -218,6 +218,14 @@ std::pair<int64_t, int64_t> parse_size(const std::string& text) {
   return {width, height};
 }
 
+void add_device_fallbacks(LoadedModel& loaded, bool strict) {
+  if (loaded.context == nullptr) return;
+  for (const std::string& line : loaded.context->fallbacks()) {
+    if (strict) throw Error(ErrorCode::kFallback, "--strict", "{}", line);
+    loaded.fallbacks.push_back(line);
+  }
+}
+
 void check_memory(const LoadedModel& loaded, const ModelMemory& planned, const std::string& limit) {
   // A device holds the weights already.
   const int64_t free = loaded.context != nullptr

@@ -49,6 +49,9 @@ struct LoadedModel {
 // With --strict a fallback is an Error.
 LoadedModel load(const ModelOptions& options);
 
+// After a run: what the device did in another way than it should have. With --strict an Error.
+void add_device_fallbacks(LoadedModel& loaded, bool strict);
+
 // An Error where a run needs more memory than there is, or than --max-memory allows.
 void check_memory(const LoadedModel& loaded, const ModelMemory& planned,
                   const std::string& max_memory);

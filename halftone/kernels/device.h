@@ -2,11 +2,13 @@
 // recorded once and replayed. One context per device and thread of work; no two share anything.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "halftone/tensor/storage.h"
 
@@ -51,6 +53,17 @@ class DeviceContext {
 
   // Device time since the last mark, in seconds; the first mark returns 0.
   virtual double mark() = 0;
+
+  // What ran in another way than it should have, a line each.
+  void note_fallback(const std::string& line) {
+    if (std::find(fallbacks_.begin(), fallbacks_.end(), line) == fallbacks_.end()) {
+      fallbacks_.push_back(line);
+    }
+  }
+  const std::vector<std::string>& fallbacks() const { return fallbacks_; }
+
+ private:
+  std::vector<std::string> fallbacks_;
 };
 
 }  // namespace halftone

@@ -21,8 +21,8 @@ body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper)
 h1{font-size:1.5em;margin:0 0 .2em}h2{font-size:1.1em;margin:2em 0 .4em}
 p{max-width:75ch;color:var(--faint)}
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
-th,td{text-align:right;padding:.35em .6em;border-bottom:1px solid var(--line);white-space:nowrap}
-th:first-child,td:first-child{text-align:left}th{font-weight:600;color:var(--faint)}
+th,td{text-align:right;padding:.35em .5em;border-bottom:1px solid var(--line)}td{white-space:nowrap}
+th:first-child,td:first-child{text-align:left}th{font-weight:600;color:var(--faint);vertical-align:bottom}
 .key{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-right:.45em;vertical-align:-1px}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(420px,1fr));gap:1.2em}
 figure{margin:0}figcaption{font-weight:600;margin-bottom:.2em}svg{width:100%;height:auto;background:#fff;border:1px solid var(--line)}
@@ -85,9 +85,10 @@ class Chart {
   Chart(std::string title, std::string below, std::vector<std::string> ticks)
       : title_(std::move(title)), below_(std::move(below)), ticks_(std::move(ticks)) {}
 
+  // What is not above zero has no place on the scale: there the line has a gap.
   void add(Series series) {
-    for (double& v : series.y) v = std::max(v, 1e-9);
     for (const double v : series.y) {
+      if (!is_shown(v)) continue;
       least_ = std::min(least_, v);
       most_ = std::max(most_, v);
     }
@@ -118,31 +119,40 @@ class Chart {
     }
     const size_t every = std::max<size_t>(1, (ticks_.size() + 9) / 10);
     for (size_t i = 0; i < ticks_.size(); i += every) {
-      out += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>", x(i),
-                         kHeight - kBottom + 16, escape(ticks_[i]));
+      // Long names lean, so that they do not run into each other.
+      const double below = kHeight - kBottom + 16;
+      const std::string lean =
+          ticks_[i].size() > 5 ? fmt::format("end\" transform=\"rotate(-25 {:.1f} {})", x(i), below)
+                               : "middle";
+      out += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"{}\">{}</text>", x(i), below,
+                         lean, escape(ticks_[i]));
     }
     out += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
                        (kWidth + kLeft - kRight) / 2, kHeight - 6, escape(below_));
     for (const Series& s : series_) {
-      std::string points;
-      for (size_t i = 0; i < s.y.size(); ++i)
-        points += fmt::format("{:.1f},{:.1f} ", x(i), y(s.y[i]));
+      std::string path;
+      for (size_t i = 0; i < s.y.size(); ++i) {
+        if (!is_shown(s.y[i])) continue;
+        const bool continues = i > 0 && is_shown(s.y[i - 1]);
+        path += fmt::format("{}{:.1f} {:.1f}", continues ? 'L' : 'M', x(i), y(s.y[i]));
+      }
       out += fmt::format(
-          "<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"2\"{} "
-          "points=\"{}\"><title>{}</title>"
-          "</polyline>",
-          s.color, s.dashed ? " stroke-dasharray=\"5 4\"" : "", points, escape(s.name));
+          "<path fill=\"none\" stroke=\"{}\" stroke-width=\"2\"{} "
+          "d=\"{}\"><title>{}</title></path>",
+          s.color, s.dashed ? " stroke-dasharray=\"5 4\"" : "", path, escape(s.name));
     }
     return out + "</svg></figure>\n";
   }
 
  private:
-  static constexpr int kWidth = 520, kHeight = 260, kLeft = 48, kRight = 14, kTop = 14,
-                       kBottom = 40;
+  static bool is_shown(double v) { return v > 1e-12; }
+
+  static constexpr int kWidth = 520, kHeight = 270, kLeft = 74, kRight = 18, kTop = 14,
+                       kBottom = 60;
   std::string title_, below_;
   std::vector<std::string> ticks_;
   std::vector<Series> series_;
-  double least_ = 1, most_ = 1e-9;
+  double least_ = 1, most_ = 1e-12;
 };
 
 class Page {

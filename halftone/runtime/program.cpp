@@ -226,7 +226,14 @@ void Program::compute() {
     warm_ = true;
     return;
   }
-  if (!recording_) recording_ = device()->record([&] { launch_all(); });
+  try {
+    if (!recording_) recording_ = device()->record([&] { launch_all(); });
+  } catch (const Error& error) {
+    options_.record = false;
+    device()->note_fallback(
+        fmt::format("launches are not recorded but made one by one: {}", error.what()));
+    return launch_all();
+  }
   recording_->replay();
 }
 

@@ -4,6 +4,7 @@
 
 #include "halftone/base/error.h"
 #include "tests/support/errors.h"
+#include "tests/support/fake_device.h"
 #include "tests/support/run_graph.h"
 
 namespace halftone {
@@ -70,6 +71,70 @@ TEST(Autodiff, SumsOverUsesAndGivesZerosWhereThereIsNoPath) {
           .run({{"x", test::f32_tensor({3}, {1, 2, 3})}, {"z", test::f32_tensor({2}, {1, 1})}});
   EXPECT_EQ(test::floats(results.at("dx")), (std::vector<float>{3, 5, 7}));
   EXPECT_EQ(test::floats(results.at("dz")), (std::vector<float>{0, 0}));
+}
+
+// y = x w^T + c, with a constant.
+struct OnDevice {
+  OnDevice() {
+    const Value x = graph->input("x", {{2, 4}, DType::kF32, {}});
+    const Value w = graph->weight("w", {{3, 4}, DType::kF32, {}});
+    const Value c = graph->constant("c", test::f32_tensor({3}, {1, 2, 3}));
+    graph->output("y", linear(x, w) + c);
+  }
+  std::vector<float> expected(const Tensor& x) const {
+    return test::floats(Program(graph, weights, cpu_kernels(), {1}).run({{"x", x}}).at("y"));
+  }
+  std::shared_ptr<Graph> graph = std::make_shared<Graph>();
+  Weights weights = {{"w", test::random_tensor({3, 4}, 1)}};
+  test::FakeDevice device;
+};
+
+TEST(DeviceProgram, RunsOnceThenRecordsThenReplays) {
+  OnDevice t;
+  const Weights there = to_device(t.weights, {}, t.device);
+  EXPECT_EQ(std::get<Tensor>(there.at("w")).device(), t.device.device());
+  Program program(t.graph, there, {&cpu_kernels(), {1, &t.device}, /*record=*/true});
+  for (uint64_t seed = 2; seed < 6; ++seed) {
+    const Tensor x = test::random_tensor({2, 4}, seed);
+    EXPECT_EQ(test::floats(program.run({{"x", x}}).at("y")), t.expected(x));
+  }
+  EXPECT_EQ(t.device.recordings, 1);
+  EXPECT_EQ(t.device.replays, 3);
+  EXPECT_EQ(t.device.uploads, 1 + 1 + 4);  // the weight and the constant once, x each time
+  EXPECT_TRUE(program.recorded());
+  EXPECT_TRUE(t.device.fallbacks().empty());
+  EXPECT_EQ(program.device_seconds(2).size(), 2u);
+}
+
+TEST(DeviceProgram, ARecordingThatFailsIsSaidAndNotFatal) {
+  OnDevice t;
+  t.device.refuse_to_record = true;
+  Program program(t.graph, to_device(t.weights, {}, t.device),
+                  {&cpu_kernels(), {1, &t.device}, /*record=*/true});
+  const Tensor x = test::random_tensor({2, 4}, 2);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(test::floats(program.run({{"x", x}}).at("y")), t.expected(x));
+  }
+  EXPECT_FALSE(program.recorded());
+  ASSERT_EQ(t.device.fallbacks().size(), 1u);
+  EXPECT_EQ(t.device.fallbacks()[0],
+            "launches are not recorded but made one by one: fake: does not record");
+}
+
+TEST(DeviceProgram, StackedWeightsFollowEachOther) {
+  test::FakeDevice device;
+  const Weights host = {{"a", test::random_tensor({2, 3}, 1)},
+                        {"b", test::random_tensor({4, 3}, 2)},
+                        {"c", test::random_tensor({5}, 3)}};
+  const Weights there = to_device(host, {"a|b"}, device);
+  ASSERT_EQ(there.size(), 2u);
+  const Tensor& both = std::get<Tensor>(there.at("a|b"));
+  ASSERT_EQ(both.shape(), (Shape{6, 3}));
+  std::vector<float> values(18), expected = test::floats(std::get<Tensor>(host.at("a")));
+  std::memcpy(values.data(), both.address(), 18 * sizeof(float));
+  const auto rest = test::floats(std::get<Tensor>(host.at("b")));
+  expected.insert(expected.end(), rest.begin(), rest.end());
+  EXPECT_EQ(values, expected);
 }
 
 }  // namespace

@@ -281,6 +281,7 @@ AttentionPlans::Entry AttentionPlans::make(const AttentionProblem& p) {
     made.plan = backward_plan(p, /*deterministic=*/false, cudnn);
   } catch (const Error& error) {
     made.refusal = fmt::format("{}: {}", str(p), error.what());
+    context_.note_fallback("plain attention instead of cuDNN's: " + made.refusal);
   }
   return made;
 }

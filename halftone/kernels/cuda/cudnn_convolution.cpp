@@ -118,6 +118,7 @@ ConvolutionPlans::Entry ConvolutionPlans::make(const ConvProblem& p) {
     made.plan = make_plan(p, /*adds_bias=*/false, cudnn);
   } catch (const Error& error) {
     made.refusal = fmt::format("{}: {}", str(p), error.what());
+    context_.note_fallback("plain convolution instead of cuDNN's: " + made.refusal);
   }
   return made;
 }
