@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <span>
@@ -124,9 +125,9 @@ class Graph {
   void set_regions(const std::vector<Region>& regions) { regions_ = regions; }
   [[nodiscard]] RegionGuard enter_region(int index);
 
-  const std::vector<Node>& nodes() const { return nodes_; }
+  const std::deque<Node>& nodes() const { return nodes_; }
   const std::vector<Region>& regions() const { return regions_; }
-  const std::vector<ValueInfo>& values() const { return values_; }
+  const std::deque<ValueInfo>& values() const { return values_; }
   const ValueInfo& info(Value value) const { return values_[value.id()]; }
   const std::map<std::string, Value>& outputs() const { return outputs_; }
   const std::map<std::string, Value>& inputs() const { return inputs_; }
@@ -137,8 +138,9 @@ class Graph {
   friend class RegionGuard;
   Value new_value(const ValueType& type, Source source, const std::string& name);
 
-  std::vector<Node> nodes_;
-  std::vector<ValueInfo> values_;
+  // Growing leaves references in place: builders hold shapes of values while they add others.
+  std::deque<Node> nodes_;
+  std::deque<ValueInfo> values_;
   std::vector<Region> regions_;
   std::map<std::string, Value> inputs_, weights_, outputs_;
   int region_ = -1;

@@ -7,6 +7,7 @@
 #include "halftone/io/safetensors_file.h"
 #include "halftone/models/zimage/model.h"
 #include "halftone/quantize/metrics.h"
+#include "halftone/quantize/parity.h"
 #include "tests/support/procedural.h"
 #include "tests/support/run_graph.h"
 
@@ -99,6 +100,35 @@ TEST(Metrics, AgreeWithTheirDefinitions) {
   const float x[] = {1, 0, 1}, y[] = {1, 1, 0};
   EXPECT_DOUBLE_EQ(cosine(x, y), 0.5);
   EXPECT_DOUBLE_EQ(relative_difference(x, y), 1);
+}
+
+// No precision may get worse: floors lie just under what was measured when they were set.
+struct Floor {
+  const char* precision;
+  double velocity_mean, velocity_worst, ssim_mean;
+};
+
+TEST(EmojiModel, PrecisionsHoldTheirFloors) {
+  ParityOptions options;
+  options.prompts = {"a red apple on a blue background", "a cat next to a pizza", "a bicycle"};
+  options.width = options.height = 128;
+  options.steps = 6;
+  options.layer_cases = 0;
+  const ReferenceRun reference = run_reference(*load("bf16"), schedule(), options, kSilent);
+  const Floor floors[] = {{"fp8", 0.9945, 0.985, 0.975},
+                          {"fp8-tensor", 0.9945, 0.985, 0.975},
+                          {"mxfp8", 0.9945, 0.985, 0.975},
+                          {"nvfp4", 0.93, 0.85, 0.85}};
+  for (const Floor& floor : floors) {
+    const ParityResult r = compare_with(reference, *load(floor.precision), options, 0, kSilent);
+    const std::string reached =
+        fmt::format("{}: velocity {:.5f}, worst {:.5f}, SSIM {:.4f}", floor.precision,
+                    r.velocity_cosine_all.mean, r.velocity_cosine_all.worst, r.ssim.mean);
+    EXPECT_GE(r.velocity_cosine_all.mean, floor.velocity_mean) << reached;
+    EXPECT_GE(r.velocity_cosine_all.worst, floor.velocity_worst) << reached;
+    EXPECT_GE(r.ssim.mean, floor.ssim_mean) << reached;
+    EXPECT_LT(r.velocity_cosine_all.mean, 0.9999) << reached << ": nothing was quantized";
+  }
 }
 
 }  // namespace
