@@ -110,15 +110,15 @@ struct Floor {
 
 TEST(EmojiModel, PrecisionsHoldTheirFloors) {
   ParityOptions options;
-  options.prompts = {"a red apple on a blue background", "a cat next to a pizza", "a bicycle"};
+  options.prompts = {"a red apple on a blue background", "a cat next to a pizza"};
   options.width = options.height = 128;
-  options.steps = 6;
+  options.steps = 4;
   options.layer_cases = 0;
   const ReferenceRun reference = run_reference(*load("bf16"), schedule(), options, kSilent);
-  const Floor floors[] = {{"fp8", 0.9945, 0.985, 0.975},
-                          {"fp8-tensor", 0.9945, 0.985, 0.975},
-                          {"mxfp8", 0.9945, 0.985, 0.975},
-                          {"nvfp4", 0.93, 0.85, 0.85}};
+  const Floor floors[] = {{"fp8", 0.9965, 0.991, 0.985},
+                          {"fp8-tensor", 0.9957, 0.989, 0.985},
+                          {"mxfp8", 0.9960, 0.986, 0.973},
+                          {"nvfp4", 0.9650, 0.915, 0.915}};
   for (const Floor& floor : floors) {
     const ParityResult r = compare_with(reference, *load(floor.precision), options, 0, kSilent);
     const std::string reached =
