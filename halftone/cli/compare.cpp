@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -21,10 +22,9 @@ namespace fs = std::filesystem;
 struct Options {
   ModelOptions model;
   std::vector<std::string> precisions = {"fp8", "mxfp8", "nvfp4"}, prompts;
-  std::string reference = "bf16", file, size, output = "compare.html";
-  int seeds = 1, steps = 0;
-  float guidance = -1;
-  uint64_t seed = 0;
+  SamplingOptions sampling;
+  std::string reference = "bf16", file, output = "compare.html";
+  int seeds = 1;
   bool json = false;
 };
 
@@ -38,31 +38,17 @@ constexpr const char* kPrompts[] = {"a red apple on a blue background",
                                     "a rocket on a dark background",
                                     "a bowl of soup next to a loaf of bread"};
 
-// Lines of a file that are not empty.
-std::vector<std::string> prompts_of(const Options& options) {
-  std::vector<std::string> prompts = options.prompts;
-  if (!options.file.empty()) {
-    std::ifstream file(options.file);
-    if (!file) throw Error(ErrorCode::kNotFound, options.file, "no such file");
-    for (std::string line; std::getline(file, line);) {
-      if (!line.empty()) prompts.push_back(line);
-    }
-    if (prompts.empty()) throw Error(ErrorCode::kInvalidInput, options.file, "holds no prompt");
-  }
-  if (prompts.empty()) prompts.assign(std::begin(kPrompts), std::end(kPrompts));
-  return prompts;
-}
-
 ParityOptions parity_options(const Options& options, const ModelDefaults& defaults) {
+  const ModelDefaults sampling = sampling_of(options.sampling, defaults);
   ParityOptions how;
-  how.prompts = prompts_of(options);
+  how.prompts = gather_prompts(options.prompts, options.file);
+  if (how.prompts.empty()) how.prompts.assign(std::begin(kPrompts), std::end(kPrompts));
   how.seeds = options.seeds;
-  how.first_seed = options.seed;
-  how.width = defaults.width;
-  how.height = defaults.height;
-  if (!options.size.empty()) std::tie(how.width, how.height) = parse_size(options.size);
-  how.steps = options.steps > 0 ? options.steps : defaults.steps;
-  how.guidance = options.guidance >= 0 ? options.guidance : defaults.guidance;
+  how.first_seed = options.sampling.seed;
+  how.width = sampling.width;
+  how.height = sampling.height;
+  how.steps = sampling.steps;
+  how.guidance = sampling.guidance;
   return how;
 }
 
@@ -112,18 +98,26 @@ void print_table(const ParityReport& report) {
   }
   fmt::print("cosines against {}; floor: {} with its input disturbed by {:g}\n", report.reference,
              report.reference, report.options.disturbance);
+  for (const std::string& line : report.fallbacks) fmt::print("fallback: {}\n", line);
 }
 
 void run_compare(const Options& options, const Context& context) {
   ParityReport report;
   report.version = version();
+  const auto note_fallbacks = [&](LoadedModel& loaded) {
+    add_device_fallbacks(loaded, options.model.strict);
+    for (const std::string& line : loaded.fallbacks) {
+      auto& lines = report.fallbacks;
+      if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
+    }
+  };
   ProgressBar bar("comparing", context, options.json, ProgressBar::Unit::kSteps);
   int64_t before = 0, total = 0;
   const ProgressFn progress = [&](const Progress& p) {
     bar.update({p.item, before + p.done, total});
   };
   {
-    const LoadedModel loaded = load_in(options, options.reference);
+    LoadedModel loaded = load_in(options, options.reference);
     report.options = parity_options(options, loaded.defaults);
     report.model = loaded.path;
     report.hash = loaded.model->hash();
@@ -139,15 +133,17 @@ void run_compare(const Options& options, const Context& context) {
     ParityResult floor = compare_with(report.run, *loaded.model, report.options,
                                       report.options.disturbance, progress);
     floor.name = "floor";
+    note_fallbacks(loaded);
     before += each;
     report.results.push_back(std::move(floor));
   }
   for (const std::string& precision : options.precisions) {
-    const LoadedModel loaded = load_in(options, precision);
+    LoadedModel loaded = load_in(options, precision);
     const int64_t bytes = weight_bytes(loaded, report.options, options.model.max_memory);
     ParityResult result = compare_with(report.run, *loaded.model, report.options, 0, progress);
     result.name = loaded.precision.used;
     result.how = loaded.precision.how;
+    note_fallbacks(loaded);
     result.weight_bytes = bytes;
     before += compared_predictions(report.options);
     report.results.insert(report.results.end() - 1, std::move(result));  // the floor stays last
@@ -192,15 +188,7 @@ void add_compare(CLI::App& app, const Context& context) {
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(1, 1000));
-  command->add_option("--seed", o->seed, "The first seed")->capture_default_str()->type_name("S");
-  command->add_option("-s,--size", o->size, "Width and height in pixels (default: the model's)")
-      ->type_name("WxH");
-  command->add_option("--steps", o->steps, "Denoising steps (default: the model's)")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1000));
-  command->add_option("-g,--guidance", o->guidance, "Guidance (default: the model's)")
-      ->type_name("G")
-      ->check(CLI::Range(0.0, 100.0));
+  add_sampling_options(*command, o->sampling);
   command->add_option("-o,--output", o->output, "The HTML page to write")
       ->capture_default_str()
       ->type_name("OUT.html");

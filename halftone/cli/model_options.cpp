@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
@@ -326,6 +327,40 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
       ->type_name("N")
       ->check(CLI::Range(1, 256));
   command.add_flag("--strict", options.strict, "Fail with exit code 3 instead of falling back");
+}
+
+void add_sampling_options(CLI::App& command, SamplingOptions& options) {
+  command
+      .add_option("-s,--size", options.size, "Width and height in pixels (default: the model's)")
+      ->type_name("WxH");
+  command.add_option("--steps", options.steps, "Denoising steps (default: the model's)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1000));
+  command.add_option("-g,--guidance", options.guidance, "Guidance (default: the model's)")
+      ->type_name("G")
+      ->check(CLI::Range(0.0, 100.0));
+  command.add_option("--seed", options.seed, "The first seed")
+      ->capture_default_str()
+      ->type_name("S");
+}
+
+ModelDefaults sampling_of(const SamplingOptions& options, const ModelDefaults& defaults) {
+  ModelDefaults chosen = defaults;
+  if (!options.size.empty()) std::tie(chosen.width, chosen.height) = parse_size(options.size);
+  if (options.steps > 0) chosen.steps = options.steps;
+  if (options.guidance >= 0) chosen.guidance = options.guidance;
+  return chosen;
+}
+
+std::vector<std::string> gather_prompts(std::vector<std::string> prompts, const std::string& file) {
+  if (file.empty()) return prompts;
+  std::ifstream in(file);
+  if (!in) throw Error(ErrorCode::kNotFound, file, "no such file");
+  for (std::string line; std::getline(in, line);) {
+    if (!line.empty()) prompts.push_back(line);
+  }
+  if (prompts.empty()) throw Error(ErrorCode::kInvalidInput, file, "holds no prompt");
+  return prompts;
 }
 
 }  // namespace halftone::cli

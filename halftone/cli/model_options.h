@@ -22,6 +22,19 @@ struct ModelOptions {
 };
 void add_model_options(CLI::App& command, ModelOptions& options);
 
+// How pictures are sampled; what is not given is the model's.
+struct SamplingOptions {
+  std::string size;
+  int steps = 0;
+  float guidance = -1;
+  uint64_t seed = 0;
+};
+void add_sampling_options(CLI::App& command, SamplingOptions& options);
+
+// These, and the lines of a file that are not empty, where one is given; one without any is an
+// Error.
+std::vector<std::string> gather_prompts(std::vector<std::string> prompts, const std::string& file);
+
 // What a model's folder recommends, in halftone.json; otherwise what its family usually takes.
 struct ModelDefaults {
   int64_t width = 1024, height = 1024;
@@ -57,5 +70,7 @@ void check_memory(const LoadedModel& loaded, const ModelMemory& planned,
                   const std::string& max_memory);
 
 std::pair<int64_t, int64_t> parse_size(const std::string& text);  // "640x480"
+// What these options ask of this model.
+ModelDefaults sampling_of(const SamplingOptions& options, const ModelDefaults& defaults);
 
 }  // namespace halftone::cli

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -23,10 +22,8 @@ using nlohmann::ordered_json;
 struct Options {
   ModelOptions model;
   std::vector<std::string> precisions = {"bf16", "fp8", "mxfp8", "nvfp4"}, prompts;
-  std::string file, size, output = "sheet.png";
-  int steps = 0;
-  float guidance = -1;
-  uint64_t seed = 0;
+  SamplingOptions sampling;
+  std::string file, output = "sheet.png";
   bool json = false;
 };
 
@@ -34,14 +31,7 @@ constexpr Color kPaper{250, 250, 248}, kInk{32, 32, 32}, kFaint{120, 120, 120};
 constexpr int64_t kGap = 12;
 
 std::vector<std::string> read_prompts(const Options& options) {
-  std::vector<std::string> prompts = options.prompts;
-  if (!options.file.empty()) {
-    std::ifstream file(options.file);
-    if (!file) throw Error(ErrorCode::kNotFound, options.file, "no such file");
-    for (std::string line; std::getline(file, line);) {
-      if (!line.empty()) prompts.push_back(line);
-    }
-  }
+  std::vector<std::string> prompts = gather_prompts(options.prompts, options.file);
   if (prompts.empty()) {
     throw Error(ErrorCode::kUsage, "prompts", "none were given: as arguments or with --file");
   }
@@ -55,6 +45,7 @@ struct Column {
   double seconds = 0;  // per picture
   int64_t weight_bytes = 0;
   double ssim = 1, cosine = 1;  // means over prompts, against the first column
+  std::vector<std::string> fallbacks;
 };
 
 Column make_column(const Options& options, const std::string& precision,
@@ -62,15 +53,13 @@ Column make_column(const Options& options, const std::string& precision,
   ModelOptions how = options.model;
   how.precision = precision;
   LoadedModel loaded = load(how);
+  const ModelDefaults sampling = sampling_of(options.sampling, loaded.defaults);
   GenerateRequest request;
-  request.width = loaded.defaults.width;
-  request.height = loaded.defaults.height;
-  if (!options.size.empty()) {
-    std::tie(request.width, request.height) = parse_size(options.size);
-  }
-  request.steps = options.steps > 0 ? options.steps : loaded.defaults.steps;
-  request.guidance = options.guidance >= 0 ? options.guidance : loaded.defaults.guidance;
-  request.seed = options.seed;
+  request.width = sampling.width;
+  request.height = sampling.height;
+  request.steps = sampling.steps;
+  request.guidance = sampling.guidance;
+  request.seed = options.sampling.seed;
   Column column;
   column.precision = loaded.precision.used;
   for (const std::string& prompt : prompts) {
@@ -86,6 +75,8 @@ Column make_column(const Options& options, const std::string& precision,
     column.latents.push_back(result.latents);
   }
   column.seconds /= static_cast<double>(prompts.size());
+  add_device_fallbacks(loaded, how.strict);
+  column.fallbacks = loaded.fallbacks;
   return column;
 }
 
@@ -167,7 +158,8 @@ void run_sheet(const Options& options, const Context& context) {
                       {"seconds_per_picture", column.seconds},
                       {"weight_bytes", column.weight_bytes},
                       {"ssim", column.ssim},
-                      {"latent_cosine", column.cosine}});
+                      {"latent_cosine", column.cosine},
+                      {"fallbacks", column.fallbacks}});
     }
     print_json({{"sheet", options.output}, {"prompts", prompts}, {"precisions", rows}});
     return;
@@ -178,6 +170,7 @@ void run_sheet(const Options& options, const Context& context) {
     fmt::print("{:<11} {:>12} {:>12} {:>8.4f} {:>9.5f}\n", column.precision,
                human_seconds(column.seconds), human_bytes(column.weight_bytes), column.ssim,
                column.cosine);
+    for (const std::string& line : column.fallbacks) fmt::print("  fallback: {}\n", line);
   }
   fmt::print("{}\n", options.output);
 }
@@ -201,17 +194,7 @@ void add_sheet(CLI::App& app, const Context& context) {
       ->check(CLI::IsMember({"fp32", "bf16", "fp8", "fp8-tensor", "mxfp8", "nvfp4"}));
   add_model_options(*command, o->model);
   command->remove_option(command->get_option("--precision"));
-  command->add_option("-s,--size", o->size, "Width and height in pixels (default: the model's)")
-      ->type_name("WxH");
-  command->add_option("--steps", o->steps, "Denoising steps (default: the model's)")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1000));
-  command->add_option("-g,--guidance", o->guidance, "Guidance (default: the model's)")
-      ->type_name("G")
-      ->check(CLI::Range(0.0, 100.0));
-  command->add_option("--seed", o->seed, "Seed of every picture")
-      ->capture_default_str()
-      ->type_name("S");
+  add_sampling_options(*command, o->sampling);
   command->add_option("-o,--output", o->output, "The PNG to write")
       ->capture_default_str()
       ->type_name("OUT.png");

@@ -53,6 +53,7 @@ ordered_json parity_json(const ParityReport& report) {
           {"model_hash", report.hash},
           {"halftone", report.version},
           {"device", report.device},
+          {"fallbacks", report.fallbacks},
           {"reference", report.reference},
           {"reference_seconds_per_step", report.run.seconds_per_step},
           {"prompts", report.options.prompts},

@@ -12,6 +12,7 @@ namespace halftone {
 
 struct ParityReport {
   std::string model, hash, reference, device, version;  // reference: the precision's name
+  std::vector<std::string> fallbacks;                   // what ran in another way than asked for
   ParityOptions options;
   ReferenceRun run;
   std::vector<ParityResult> results;  // precisions, then the floor

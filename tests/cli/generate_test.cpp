@@ -1,5 +1,6 @@
 // halftone generate as a user runs it.
 #include <cmath>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "halftone/io/png.h"
@@ -231,6 +232,22 @@ TEST_F(CliGenerate, BenchBlockReportsARatioPerPrecision) {
   EXPECT_LT(second["weight_bytes"].get<int64_t>(), first["weight_bytes"].get<int64_t>() / 2);
   expect_one_line(run({"bench", "block", "--dim", "400"}), 2, "--dim: 400 is no multiple of 384");
   expect_one_line(run({"bench", "block", "--device", "cuda:99"}), 1, "--device: ");
+}
+
+TEST_F(CliGenerate, CompareWritesAPageAndDataAndSaysWhatFellBack) {
+  const std::string page = path("report.html");
+  const auto result = run({"compare", "--model", path("model"), "--size", "24x16", "--steps", "2",
+                           "--precision", "fp8", "--device", "cuda", "a cat", "-o", page});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("fp8"));
+  EXPECT_THAT(result.out, HasSubstr("floor"));
+  const auto data = json::parse(std::ifstream(path("report.json")));
+  EXPECT_EQ(data["results"][0]["precision"], "fp8");
+  EXPECT_LT(data["results"][0]["velocity_cosine"]["mean"], 0.99999);
+  EXPECT_TRUE(std::filesystem::exists(page));
+  // On a machine with a GPU and a build for it there is nothing to fall back from.
+  EXPECT_EQ(data["device"] == "cpu", !data["fallbacks"].empty());
+  EXPECT_EQ(data["device"] == "cpu", result.out.find("fallback: ") != std::string::npos);
 }
 
 TEST_F(CliGenerate, BadInputIsOneLine) {
