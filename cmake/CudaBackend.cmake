@@ -7,7 +7,8 @@ if(NOT CUDNN_LIBRARY)
 endif()
 
 # Headers that generated kernels include travel inside the program.
-set(embedded base/host_device.h numerics/bf16.h numerics/minifloat.h numerics/scale_rules.h
+set(embedded base/host_device.h numerics/bf16.h numerics/gelu.h numerics/minifloat.h
+    numerics/scale_rules.h numerics/swizzle_offset.h kernels/cuda/pair_codecs.cuh
     kernels/cuda/fused_prelude.cuh)
 set(embedded_entries "")
 foreach(header ${embedded})

@@ -60,9 +60,12 @@ inline constexpr int kOpCount = static_cast<int>(Op::kFusedRows) + 1;
 // turns it into a node of its own, which linears on the same input share.
 struct LinearAttributes {
   std::optional<Format> activations;
+  float static_scale = 0;  // where activations->static_scale
+  bool gelu = false;       // of the result; set by the pass that folds it in
 };
 struct QuantizeAttributes {
   Format format;
+  float static_scale = 0;  // where format.static_scale
 };
 struct PermuteAttributes {
   std::vector<int> order;  // output dimension i is input dimension order[i]

@@ -26,6 +26,7 @@ inline Value operator*(float a, Value x) { return affine(x, a, 0); }
 inline Value operator-(Value x) { return affine(x, -1, 0); }
 inline Value operator-(Value a, Value b) { return a + (-b); }
 inline Value tanh(Value x) { return apply(Function::kTanh, x); }
+inline Value gelu(Value x) { return apply(Function::kGelu, x); }
 inline Value silu(Value x) { return apply(Function::kSilu, x); }
 inline Value sigmoid(Value x) { return apply(Function::kSigmoid, x); }
 
@@ -45,7 +46,8 @@ std::vector<Value> split(Value x, int parts, int axis);
 // ---- products -----------------------------------------------------------------------------------
 // x in this format along its last dimension. Scales that span rows never span items of the batch,
 // the first dimension.
-Value quantize(Value x, const Format& format);
+// static_scale is given where the format asks for one.
+Value quantize(Value x, const Format& format, float static_scale = 0);
 // x [..., K], weight [N, K], bias [N] -> [..., N]; x and weight may be quantized.
 Value linear(Value x, Value weight, std::optional<Value> bias = std::nullopt);
 Value matmul(Value a, Value b, bool transpose_a, bool transpose_b);  // matrices

@@ -39,6 +39,9 @@ class DeviceContext {
   // Both are in order with launches; the host's bytes are free to change, or there, on return.
   virtual void upload(std::byte* to, std::span<const std::byte> from) = 0;
   virtual void download(std::span<std::byte> to, const std::byte* from) = 0;
+  // Whether products of block-scaled operands run in their own format.
+  virtual bool multiplies_blocks() const { return false; }
+
   virtual void synchronize() = 0;  // an Error where a launch has failed
 
   // Records what `launches` launches without running it.

@@ -44,7 +44,8 @@ struct RowStep {
   UnaryAttributes unary;
   NormAttributes norm;
   RopeAttributes rope;
-  std::optional<Format> format;  // kQuantize: scaled by row or block
+  std::optional<Format> format;  // kQuantize: scaled by row or block, or with a static scale
+  float static_scale = 0;
 };
 
 struct FusedRowsAttributes {

@@ -37,7 +37,8 @@ struct View {
 // ---- what operations need to know ---------------------------------------------------------------
 
 enum class BinaryFunction : uint8_t { kAdd, kMul };
-enum class Function : uint8_t { kTanh, kSigmoid, kSilu, kSin, kCos };
+// kGelu is the approximation by tanh, as diffusion transformers have it.
+enum class Function : uint8_t { kTanh, kSigmoid, kSilu, kGelu, kSin, kCos };
 enum class RopeLayout : uint8_t {
   kInterleaved,  // pairs (0, 1), (2, 3), ...
   kHalves,       // pairs (0, D/2), (1, D/2 + 1), ...
@@ -118,6 +119,7 @@ struct MatMulArgs {
   // Rows of a that belong to one item of a batch; 0 where there is no batch. A kernel may choose
   // its method by this, but not by the number of rows: a row's bits must not depend on its batch.
   int64_t rows_per_item = 0;
+  bool gelu = false;  // of the result, before it is rounded
 };
 struct ConvArgs {  // y [B, O, H', W'] = x [B, C, H, W] * weight [O, C, kh, kw] + bias [O]
   ConvAttributes how;

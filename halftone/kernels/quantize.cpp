@@ -34,7 +34,7 @@ QuantizedTensor quantize(const Kernels& kernels, const Tensor& x, const Format& 
     throw Error(ErrorCode::kInvalidInput, std::string(format.name), "{}", why);
   }
   if (options.static_scale) {
-    if (format.span != ScaleSpan::kTensor && !format.global_scale) {
+    if (format.scale == ScaleType::kE8M0) {
       throw Error(ErrorCode::kInvalidInput, std::string(format.name), "has no static scale");
     }
     const float lowest = format.global_scale ? kMinGlobalScale : kMinScale;

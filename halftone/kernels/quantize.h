@@ -11,7 +11,7 @@ namespace halftone {
 
 struct QuantizeOptions {
   int axis = 1;                         // contraction: 1 along rows, 0 along columns
-  std::optional<float> static_scale;    // per-tensor FP8's scale or NVFP4's global scale
+  std::optional<float> static_scale;    // FP8's scale or NVFP4's global scale
   std::optional<PhiloxKey> stochastic;  // for gradients; otherwise to nearest even
 };
 

@@ -38,10 +38,13 @@ struct QuantizeArgs {
   ConstMatrix x;
   bool transpose = false;
   Format format;
-  uint8_t* codes = nullptr;       // [R, format.code_bytes(C)]
-  void* scales = nullptr;         // F32 [1] or [R]; bytes [R, format.scales_per_row(C)]
+  uint8_t* codes = nullptr;  // [R, format.code_bytes(C)]
+  // F32 [1] or [R]; bytes [R, format.scales_per_row(C)], or the tiles of those where
+  // format.swizzled, whose padding along rows is written as zero.
+  void* scales = nullptr;
   float* global_scale = nullptr;  // [1], NVFP4 only
-  // Calibrated: the tensor's scale, or NVFP4's global scale. Without it, taken from amax.
+  // Calibrated: the scale of the tensor or of every row, or NVFP4's global scale. Without it, taken
+  // from amax.
   std::optional<float> static_scale;
   // Stochastic rounding; element (r, c) uses word r * C + c of this key's sequence.
   std::optional<PhiloxKey> stochastic;

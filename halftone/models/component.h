@@ -8,7 +8,9 @@
 
 #include "halftone/models/model.h"
 #include "halftone/passes/fuse.h"
+#include "halftone/passes/gelu.h"
 #include "halftone/passes/merge.h"
+#include "halftone/passes/swizzle.h"
 #include "halftone/runtime/program.h"
 
 namespace halftone {
@@ -48,7 +50,9 @@ class Component {
                names.find("|" + b + "|") != std::string::npos;
       });
     };
-    return fuse(*merge_linears(*graph, stacked));
+    auto compiled = fold_gelu(*merge_linears(*graph, stacked));
+    if (options_.stream.device->multiplies_blocks()) compiled = swizzle_block_scales(*compiled);
+    return fuse(*compiled);
   }
 
   const Weights& weights() const { return weights_; }

@@ -104,6 +104,8 @@ std::string why_invalid(const Format& f) {
     return "E2M1 elements go with E4M3 block scales and a global scale";
   }
   if (f.tile_rows != 1 && !(is_fp4 && f.tile_rows == 16)) return "tiles are 16x16, in nvfp4 only";
+  if (f.static_scale && f.scale == ScaleType::kE8M0) return "E8M0 scales are never static";
+  if (f.swizzled && f.span != ScaleSpan::kBlock) return "only block scales are swizzled";
   if (f.four_over_six && !is_fp4) return "4-over-6 is an option of nvfp4";
   if (f.four_over_six && f.tile_rows != 1) {
     // The squared error of a tile is summed along its rows, so the copy along the other dimension

@@ -39,6 +39,12 @@ struct Format {
   // Maps a block's largest value to 4 or to 6, whichever gives the smaller squared error.
   bool four_over_six = false;
 
+  // Of activations. The scale that spans rows (of a tensor, of every row alike, NVFP4's global one)
+  // is calibrated beforehand and the same for all items of a batch, instead of taken from amax.
+  bool static_scale = false;
+  // Block scales lie in the tiles that block-scaled products read (swizzle.h), not row by row.
+  bool swizzled = false;
+
   bool quantized() const { return span != ScaleSpan::kNone; }
   int element_bits() const;
   float element_max() const;

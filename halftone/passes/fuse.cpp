@@ -100,7 +100,8 @@ class Fuser {
     if (*function == RowFunction::kQuantize) {
       // A scale that spans rows needs all of them first.
       const Format& f = *type.quantized;
-      if (f.span == ScaleSpan::kTensor || f.global_scale || type.shape.rank() != 3) return {};
+      const bool spans_rows = f.span == ScaleSpan::kTensor || f.global_scale;
+      if ((spans_rows && !f.static_scale) || f.four_over_six || type.shape.rank() != 3) return {};
     } else if (!is_float(type)) {
       return std::nullopt;
     }
@@ -287,7 +288,10 @@ class Fuser {
     if (const auto* a = std::get_if<UnaryAttributes>(&attributes)) step.unary = *a;
     if (const auto* a = std::get_if<NormAttributes>(&attributes)) step.norm = *a;
     if (const auto* a = std::get_if<RopeAttributes>(&attributes)) step.rope = *a;
-    if (const auto* a = std::get_if<QuantizeAttributes>(&attributes)) step.format = a->format;
+    if (const auto* a = std::get_if<QuantizeAttributes>(&attributes)) {
+      step.format = a->format;
+      step.static_scale = a->static_scale;
+    }
   }
 
   void emit_group(Graph& out, int group, std::vector<Value>& at) const {

@@ -6,13 +6,17 @@
 namespace halftone {
 
 std::shared_ptr<Graph> lower(const Graph& graph) {
-  std::vector<std::pair<Value, Value>> made;  // input -> quantized input
-  const auto quantized = [&](Value x, const Format& format) {
-    for (const auto& [from, to] : made) {
-      if (from == x && to.type().quantized == format) return to;
+  struct Made {
+    Value from, to;
+    float static_scale;
+  };
+  std::vector<Made> made;
+  const auto quantized = [&](Value x, const Format& format, float static_scale) {
+    for (const auto& [from, to, scale] : made) {
+      if (from == x && to.type().quantized == format && scale == static_scale) return to;
     }
-    made.emplace_back(x, quantize(x, format));
-    return made.back().second;
+    made.push_back({x, quantize(x, format, static_scale), static_scale});
+    return made.back().to;
   };
   Rewrite how;
   how.node = [&](Graph& out, const Node& node,
@@ -21,9 +25,9 @@ std::shared_ptr<Graph> lower(const Graph& graph) {
     const auto& attributes = std::get<LinearAttributes>(node.attributes);
     if (!attributes.activations) return copy_node(out, graph, node, inputs);
     std::vector<Value> changed(inputs.begin(), inputs.end());
-    changed[0] = quantized(inputs[0], *attributes.activations);
+    changed[0] = quantized(inputs[0], *attributes.activations, attributes.static_scale);
     const ValueType& type = graph.values()[node.outputs[0]].type;
-    return {out.add(Op::kLinear, changed, LinearAttributes{}, type)};
+    return {out.add(Op::kLinear, changed, LinearAttributes{.gelu = attributes.gelu}, type)};
   };
   return rewrite(graph, how);
 }

@@ -73,6 +73,8 @@ class Merger {
           weight_of(first).type == weight_of(node).type &&
           std::get<LinearAttributes>(first.attributes).activations ==
               std::get<LinearAttributes>(node.attributes).activations &&
+          std::get<LinearAttributes>(first.attributes).static_scale ==
+              std::get<LinearAttributes>(node.attributes).static_scale &&
           graph_.values()[first.outputs[0]].type == graph_.values()[node.outputs[0]].type &&
           can_be_stacked(first, node);
       if (alike) {

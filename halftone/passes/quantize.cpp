@@ -93,7 +93,13 @@ QuantizedGraph quantize_linears(const Graph& graph, const QuantizeRecipe& recipe
     const auto found = chosen.find(graph.values()[node.inputs[1]].name);
     Node changed = node;
     if (found != chosen.end() && recipe.activations) {
-      changed.attributes = LinearAttributes{activation_format(found->second)};
+      LinearAttributes linear{activation_format(found->second)};
+      const auto scale = recipe.input_scales.find(found->first);
+      if (scale != recipe.input_scales.end() && linear.activations->scale != ScaleType::kE8M0) {
+        linear.activations->static_scale = true;
+        linear.static_scale = scale->second;
+      }
+      changed.attributes = linear;
     }
     return copy_node(out, graph, changed, inputs);
   };

@@ -23,6 +23,9 @@ struct QuantizeRecipe {
   int64_t least_size = 0;  // sides below this are kept
   // Weights that are stored in a format already run in it, whatever the recipe says.
   std::map<std::string, Format> stored;
+  // Calibrated scales of inputs, by the weight's name: FP8's, or NVFP4's global one. Inputs without
+  // one, and formats of E8M0 scales, take theirs from the values at hand.
+  std::map<std::string, float> input_scales;
 };
 
 struct QuantizeReport {

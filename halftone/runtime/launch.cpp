@@ -117,21 +117,22 @@ CopyArgs slice_args(const AxisAttributes& how, const ConstView& x, const View& y
 
 // x [B, ..., K]: the first dimension is the batch.
 MatMulArgs linear_args(const ConstView& x, const ConstView& weight, const ConstView& bias,
-                       const View& y) {
+                       const View& y, bool gelu) {
   const int64_t items = batch_items(x.shape);
   const int64_t per_item =
       x.shape.rank() < 2 || items == 0 ? 1 : x.shape.numel() / x.shape[-1] / items;
-  return {{false, true}, rows_of(x), weight, bias, rows_of(y), per_item};
+  return {{false, true}, rows_of(x), weight, bias, rows_of(y), per_item, gelu};
 }
 
 // All rows at once, or item by item where a scale spans the rows of one.
 template <class Visit>
-void quantize_items(const ConstView& input, const View& output, const Kernels& kernels,
-                    Visit& visit) {
+void quantize_items(const ConstView& input, const View& output, float static_scale,
+                    const Kernels& kernels, Visit& visit) {
   const ConstView x = rows_of(input);
   const View y = rows_of(output);
   const Format& f = *y.format;
-  const bool spans_rows = f.span == ScaleSpan::kTensor || f.global_scale;
+  const bool spans_rows =
+      (f.span == ScaleSpan::kTensor || f.global_scale) && !f.static_scale && x.shape[0] > 0;
   const int64_t cols = x.shape[1];
   const int64_t rows = spans_rows ? y.rows_per_scale : x.shape[0];
   for (int64_t first = 0; first < x.shape[0]; first += rows) {
@@ -143,6 +144,7 @@ void quantize_items(const ConstView& input, const View& output, const Kernels& k
         f.span == ScaleSpan::kTensor ? first / rows : first * f.scales_per_row(cols);
     args.scales = static_cast<uint8_t*>(y.scales) + scales * f.scale_bytes();
     if (f.global_scale) args.global_scale = y.global_scale + first / rows;
+    if (f.static_scale) args.static_scale = static_scale;
     visit(kernels.quantize, args);
   }
 }
@@ -184,10 +186,12 @@ void dispatch(const Node& node, std::span<const ConstView> in, std::span<const V
     case Op::kCast:
       return visit(kernels.copy, copy_of(in[0], out[0], out[0].shape));
     case Op::kQuantize:
-      return quantize_items(in[0], out[0], kernels, visit);
+      return quantize_items(in[0], out[0], std::get<QuantizeAttributes>(a).static_scale, kernels,
+                            visit);
     case Op::kLinear:
       HT_ASSERT(!std::get<LinearAttributes>(a).activations);  // lowered by now
-      return visit(kernels.matmul, linear_args(in[0], in[1], optional(2), out[0]));
+      return visit(kernels.matmul, linear_args(in[0], in[1], optional(2), out[0],
+                                               std::get<LinearAttributes>(a).gelu));
     case Op::kMatMul:
       return visit(kernels.matmul,
                    MatMulArgs{std::get<MatMulAttributes>(a), in[0], in[1], {}, out[0], 0});

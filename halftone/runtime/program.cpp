@@ -48,7 +48,7 @@ View view_at(const ValueType& type, std::byte* data) {
   view.format = &*type.quantized;
   view.scales = data + layout.scales;
   view.global_scale = reinterpret_cast<float*>(data + layout.global_scale);
-  view.rows_per_scale = items == 0 ? 0 : rows / items;
+  view.rows_per_scale = items == 0 || type.quantized->static_scale ? 0 : rows / items;
   return view;
 }
 

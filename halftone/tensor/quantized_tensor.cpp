@@ -1,6 +1,7 @@
 #include "halftone/tensor/quantized_tensor.h"
 
 #include "halftone/base/error.h"
+#include "halftone/numerics/swizzle.h"
 
 namespace halftone {
 
@@ -41,8 +42,11 @@ Shape scale_shape(const Format& format, int64_t rows, int64_t cols) {
 QuantizedLayout quantized_layout(const Format& format, int64_t rows, int64_t cols, int64_t items) {
   constexpr int64_t kAlignment = Storage::kAlignment;
   const auto aligned = [](int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; };
-  const int64_t scales =
-      format.span == ScaleSpan::kTensor ? items : rows * format.scales_per_row(cols);
+  if (format.static_scale) items = 1;
+  const int64_t across = format.scales_per_row(cols);
+  const int64_t scales = format.span == ScaleSpan::kTensor ? items
+                         : format.swizzled                 ? swizzled_scale_bytes(rows, across)
+                                                           : rows * across;
   QuantizedLayout layout;
   layout.scales = aligned(rows * format.code_bytes(cols));
   layout.global_scale = layout.scales + aligned(scales * format.scale_bytes());

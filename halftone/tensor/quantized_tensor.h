@@ -36,7 +36,8 @@ struct QuantizedLayout {
   int64_t global_scale = 0;  // offset in bytes
   int64_t bytes = 0;
 };
-// `items` is how many parts of the rows have a tensor scale or a global scale of their own.
+// `items` is how many parts of the rows have a tensor scale or a global scale of their own, unless
+// it is static.
 QuantizedLayout quantized_layout(const Format& format, int64_t rows, int64_t cols, int64_t items);
 
 DType code_dtype(const Format& format);

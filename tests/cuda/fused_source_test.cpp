@@ -30,7 +30,10 @@ constexpr DType kTypes[] = {DType::kBF16, DType::kF32};
 
 TEST(FusedSource, CompilesForEveryGeneration) {
   for (const int capability : {75, 80, 89, 90, 100, 120}) {
-    for (const Format& format : {formats::fp8, formats::mxfp8}) {
+    Format still = formats::nvfp4, tiles = formats::mxfp8, tensor = formats::fp8_tensor;
+    still.static_scale = tensor.static_scale = true;
+    tiles.swizzled = true;
+    for (const Format& format : {formats::fp8, formats::mxfp8, still, tiles, tensor}) {
       const FusedSource source = write_fused_source(norm_and_quantize(3840, format), kTypes);
       EXPECT_GT(compile(source.text, capability).size(), 1000u) << capability;
     }

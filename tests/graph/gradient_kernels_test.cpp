@@ -47,11 +47,9 @@ void add_elementwise(std::vector<Case>& cases, const Random& random) {
                    2});
   cases.push_back(
       {"affine", [](Values v) { return affine(v[0], 1.7f, -0.3f); }, {random(ragged)}, 1});
-  const std::pair<const char*, Function> functions[] = {{"tanh", Function::kTanh},
-                                                        {"sigmoid", Function::kSigmoid},
-                                                        {"silu", Function::kSilu},
-                                                        {"sin", Function::kSin},
-                                                        {"cos", Function::kCos}};
+  const std::pair<const char*, Function> functions[] = {
+      {"tanh", Function::kTanh}, {"sigmoid", Function::kSigmoid}, {"silu", Function::kSilu},
+      {"gelu", Function::kGelu}, {"sin", Function::kSin},         {"cos", Function::kCos}};
   for (const auto& [name, function] : functions) {
     cases.push_back({name,
                      [function = function](Values v) { return apply(function, v[0]); },
@@ -169,6 +167,14 @@ void add_attention(std::vector<Case>& cases, const Random& random) {
                      3,
                      kF32Sums});
   }
+  // As wide as the single head of a VAE.
+  const Tensor q = random({2, 70, 2, 320}), k = random({2, 83, 1, 320}),
+               v = random({2, 83, 1, 320});
+  cases.push_back({"wide_attention",
+                   [](Values in) { return attention(in[0], in[1], in[2], in[3], {0.06f, false}); },
+                   {q, k, v, int_tensor({60, 83}, {2})},
+                   3,
+                   kF32Sums});
 }
 
 void add_tokens(std::vector<Case>& cases, const Random& random) {

@@ -47,6 +47,10 @@ TEST(Ops, AffineAndFunctions) {
       {Function::kTanh, [](double v) { return std::tanh(v); }},
       {Function::kSigmoid, [](double v) { return 1 / (1 + std::exp(-v)); }},
       {Function::kSilu, [](double v) { return v / (1 + std::exp(-v)); }},
+      {Function::kGelu,
+       [](double v) {
+         return 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+       }},
       {Function::kSin, [](double v) { return std::sin(v); }},
       {Function::kCos, [](double v) { return std::cos(v); }}};
   for (const auto& [function, definition] : functions) {

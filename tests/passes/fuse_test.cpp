@@ -68,7 +68,7 @@ TEST_P(Fuse, EveryRowOperation) {
   const Value turned = rope(rms_norm(x, w, 1e-6f), c, s, {RopeLayout::kInterleaved, false});
   const Value back = rope(turned, c, s, {RopeLayout::kHalves, true});
   graph_->output("a", silu_mul(back, turned));
-  graph_->output("b", tanh(affine(layer_norm(back, 1e-6f), 1.5f, 0.2f)));
+  graph_->output("b", gelu(tanh(affine(layer_norm(back, 1e-6f), 1.5f, 0.2f))));
   graph_->output("c", cast(silu(back) + sigmoid(back), DType::kF32) * cast(x, DType::kF32));
   const auto fused = fuse(*graph_);
   // A cast of an input starts a chain of its own where it is one.
@@ -91,6 +91,25 @@ TEST_P(Fuse, QuantizingByRowOrBlockIsFusedAndByTensorIsNot) {
     const Weights weights = {
         {"a.weight", quantize(cpu_kernels(), random_tensor({32, 64}, 5), format, {}, {1})}};
     expect_same_bits(lowered, weights);
+  }
+}
+
+TEST_P(Fuse, QuantizingWithAStaticScaleIsFusedInEveryFormat) {
+  for (const Format& format : {formats::fp8, formats::nvfp4, formats::fp8_tensor}) {
+    for (const int64_t width : {64, 80}) {
+      graph_ = std::make_shared<Graph>();
+      const Value x = input("x", {2, 40, width}), scale = f32("scale", {2, 1, width});
+      const Value weight = graph_->weight("a.weight", {{32, width}, DType::kF32, {}});
+      graph_->output("y", linear(gelu(x) * scale, weight));
+      QuantizeRecipe recipe;
+      recipe.format = format;
+      recipe.input_scales = {{"a.weight", 0.004f}};
+      const auto lowered = lower(*quantize_linears(*graph_, recipe).graph);
+      EXPECT_EQ(count(*fuse(*lowered), Op::kQuantize), 0) << format.name;
+      const Weights weights = {
+          {"a.weight", quantize(cpu_kernels(), random_tensor({32, width}, 5), format, {}, {1})}};
+      expect_same_bits(lowered, weights);
+    }
   }
 }
 

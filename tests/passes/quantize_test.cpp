@@ -189,6 +189,46 @@ TEST(QuantizePass, StoredFormatsWinOverTheRecipe) {
   EXPECT_EQ(graph->weights().at("block.k.weight").type().quantized, formats::fp8);
 }
 
+// One scale for all items: a value beyond it saturates instead of stretching the others.
+TEST(QuantizePass, StaticScalesAreUsedAsTheyAre) {
+  for (const Format& format : {formats::fp8, formats::fp8_tensor, formats::nvfp4}) {
+    auto graph = std::make_shared<Graph>();
+    const Value x = graph->input("x", {{2, 4, 32}, DType::kF32, {}});
+    graph->output("y", linear(x, graph->weight("w", {{32, 32}, DType::kF32, {}})));
+    QuantizeRecipe recipe;
+    recipe.format = format;
+    const float scale = format.global_scale ? 1.0f / 448 : 1.0f / 64;
+    recipe.input_scales = {{"w", scale}};
+    const auto lowered = lower(*quantize_linears(*graph, recipe).graph);
+    std::vector<float> eye(32 * 32, 0.0f), values(2 * 4 * 32, 0.5f);
+    for (int i = 0; i < 32; ++i) eye[33 * i] = 1;
+    values[0] = 1000;
+    const Weights weights = {
+        {"w", quantize(cpu_kernels(), test::f32_tensor({32, 32}, eye), format, {}, {1})}};
+    const auto y =
+        test::tested_program(lowered, weights).run({{"x", test::f32_tensor({2, 4, 32}, values)}});
+    const auto out = test::floats(y.at("y"));
+    const float most = format.global_scale ? 448 * 6 * scale : 448 * scale;
+    EXPECT_NEAR(out[0], most, 1e-3f * most) << format.name;
+    for (size_t i = 16; i < out.size(); ++i) ASSERT_NEAR(out[i], 0.5f, 0.02f) << format.name;
+  }
+}
+
+TEST(LowerPass, LinearsWithDifferentStaticScalesShareNothing) {
+  auto graph = std::make_shared<Graph>();
+  const Value x = graph->input("x", {{1, 4, 32}, DType::kF32, {}});
+  for (const char* name : {"a", "b", "c"}) {
+    graph->output(name, linear(x, graph->weight(name, {{32, 32}, DType::kF32, {}})));
+  }
+  QuantizeRecipe recipe;
+  recipe.format = formats::fp8_tensor;
+  recipe.input_scales = {{"a", 0.1f}, {"b", 0.1f}, {"c", 0.2f}};
+  const auto lowered = lower(*quantize_linears(*graph, recipe).graph);
+  EXPECT_EQ(std::count_if(lowered->nodes().begin(), lowered->nodes().end(),
+                          [](const Node& node) { return node.op == Op::kQuantize; }),
+            2);
+}
+
 TEST(LowerPass, LinearsOnTheSameInputShareOneQuantizedCopy) {
   const auto count = [](const Graph& graph) {
     return std::count_if(graph.nodes().begin(), graph.nodes().end(),

@@ -58,6 +58,14 @@ Gradients unary_gradient(const GradientContext& c) {
       const Value s = sigmoid(x);
       return {c.dy * s * affine(x * affine(s, -1, 1), 1, 1)};
     }
+    case Function::kGelu: {  // x (1 + t) / 2 with t = tanh(u), u = a (x + b x^3)
+      constexpr float kA = 0.7978845608f, kB = 0.044715f;
+      const Value square = x * x;
+      const Value t = tanh(x * affine(square, kA * kB, kA));
+      const Value slope = affine(square, 3 * kA * kB, kA);  // of u
+      const Value inner = x * affine(t * t, -0.5f, 0.5f) * slope;
+      return {c.dy * (affine(t, 0.5f, 0.5f) + inner)};
+    }
     case Function::kSin:
       return {c.dy * apply(Function::kCos, x)};
     case Function::kCos:

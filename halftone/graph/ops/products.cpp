@@ -13,10 +13,12 @@ int64_t conv_size(int64_t size, int64_t kernel, int pad, int stride) {
 
 }  // namespace
 
-Value quantize(Value x, const Format& format) {
+Value quantize(Value x, const Format& format, float static_scale) {
   require(format.quantized() && !x.type().quantized && x.rank() >= 1,
           "quantize: {} cannot be quantized to {}", x.shape(), format.name);
-  return x.graph().add(Op::kQuantize, {x}, QuantizeAttributes{format},
+  require(format.static_scale == (static_scale > 0), "quantize: static scale {} for {}",
+          static_scale, format.name);
+  return x.graph().add(Op::kQuantize, {x}, QuantizeAttributes{format, static_scale},
                        {x.shape(), x.dtype(), format});
 }
 // Straight through: rounding is taken for the identity.

@@ -69,7 +69,7 @@ struct Piece {
 
 class RowQuantizer {
  public:
-  // `scale` is the tensor's scale or the global scale, where the format has one.
+  // `scale` is the tensor's scale, the global scale or a static one, where there is one.
   RowQuantizer(const QuantizeArgs& args, int64_t cols, float scale)
       : a_(args), f_(args.format), cols_(cols), scale_(scale) {}
 
@@ -92,7 +92,9 @@ class RowQuantizer {
 
  private:
   void row_scale(int64_t r, simd::Span row) {
-    const float scale = amax_scale(bit_cast<float>(simd::amax_bits(row)), f_.element_max());
+    const float scale = a_.static_scale
+                            ? scale_
+                            : amax_scale(bit_cast<float>(simd::amax_bits(row)), f_.element_max());
     static_cast<float*>(a_.scales)[r] = scale;
     piece_.factors[0] = 1.0f / scale;
   }

@@ -113,6 +113,17 @@ HWY_ATTR void Apply(Function function, const float* x, int64_t n, float* y) {
       return map_rows(n, y, [](VF v) HWY_ATTR { return sigmoid(v); }, x);
     case Function::kSilu:
       return map_rows(n, y, [](VF v) HWY_ATTR { return hn::Mul(v, sigmoid(v)); }, x);
+    case Function::kGelu:
+      return map_rows(
+          n, y,
+          [=](VF v) HWY_ATTR {
+            const VF cube = hn::Mul(hn::Mul(v, v), v);
+            const VF u =
+                hn::Mul(hn::Set(d, 0.7978845608f), hn::MulAdd(hn::Set(d, 0.044715f), cube, v));
+            const VF half = hn::Mul(hn::Set(d, 0.5f), v);
+            return hn::MulAdd(half, hn::Tanh(d, u), half);
+          },
+          x);
     case Function::kSin:
       return map_rows(n, y, [=](VF v) HWY_ATTR { return hn::Sin(d, v); }, x);
     case Function::kCos:

@@ -26,7 +26,10 @@ bool supports_attention_grad(const AttentionGradArgs& a) {
 
 // Wider heads than the plain kernels hold; all of one dtype, as tensor cores want it.
 constexpr int64_t kWidestPlainHead = 256;
-bool is_wide(const AttentionArgs& a) { return a.q.shape[3] > kWidestPlainHead; }
+template <class Args>
+bool is_wide(const Args& a) {
+  return a.q.shape[3] > kWidestPlainHead;
+}
 
 int64_t attention_workspace(const AttentionArgs& args, const Stream& stream) {
   if (is_wide(args)) return product_attention_workspace(args);
@@ -45,17 +48,13 @@ void attention(const AttentionArgs& args, Stream stream) {
 }
 
 int64_t attention_grad_workspace(const AttentionGradArgs& args, const Stream& stream) {
-  if (args.q.shape[3] > kWidestPlainHead) return 0;  // refused when it is launched
+  if (is_wide(args)) return product_attention_grad_workspace(args);
   const auto bytes = cudnn_workspace(args, stream);
   return bytes ? *bytes : plain_attention_grad_workspace(args);
 }
 
 void attention_grad(const AttentionGradArgs& args, Stream stream) {
-  if (args.q.shape[3] > kWidestPlainHead) {
-    throw Error(ErrorCode::kUnsupported, "attention",
-                "gradients of heads of {} are not there on the GPU; the widest are {}",
-                args.q.shape[3], kWidestPlainHead);
-  }
+  if (is_wide(args)) return product_attention_grad(args, stream);
   if (cudnn_workspace(args, stream)) {
     context_of(stream).part<AttentionPlans>().run(args, stream);
   } else {

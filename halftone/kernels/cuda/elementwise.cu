@@ -1,4 +1,5 @@
 #include "halftone/kernels/cuda/strided.cuh"
+#include "halftone/numerics/gelu.h"
 
 namespace halftone::cuda {
 namespace {
@@ -22,6 +23,7 @@ struct Unary {
     if constexpr (kFunction == Function::kTanh) return tanhf(x);
     if constexpr (kFunction == Function::kSigmoid) return sigmoid(x);
     if constexpr (kFunction == Function::kSilu) return x * sigmoid(x);
+    if constexpr (kFunction == Function::kGelu) return gelu(x);
     if constexpr (kFunction == Function::kSin) return sinf(x);
     if constexpr (kFunction == Function::kCos) return cosf(x);
   }
@@ -67,6 +69,8 @@ void unary(const UnaryArgs& args, Stream stream) {
       return launch_strided(plan, Unary<Function::kSigmoid>{}, stream);
     case Function::kSilu:
       return launch_strided(plan, Unary<Function::kSilu>{}, stream);
+    case Function::kGelu:
+      return launch_strided(plan, Unary<Function::kGelu>{}, stream);
     case Function::kSin:
       return launch_strided(plan, Unary<Function::kSin>{}, stream);
     case Function::kCos:

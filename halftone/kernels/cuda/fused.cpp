@@ -14,6 +14,8 @@ struct Params {
   const void* inputs[kMostInputs];
   void* outputs[kMostOutputs];
   void* scales[kMostOutputs];
+  float* global_scales[kMostOutputs];
+  float static_scales[kMostOutputs];
   long long rows, rows_per_item;
 };
 
@@ -64,7 +66,10 @@ class FusedKernels {
     for (const RowStep& s : args.how->steps) {
       add(s.function, s.operands, s.length, s.width, s.dtype, s.output, s.affine.scale,
           s.affine.shift, s.unary.function, s.norm.eps, s.rope.layout, s.rope.inverse);
-      if (s.format) add(s.format->element, s.format->scale, s.format->span, s.format->rounding);
+      if (s.format) {
+        const Format& f = *s.format;
+        add(f.element, f.scale, f.span, f.rounding, f.min_block_scale, f.static_scale, f.swizzled);
+      }
     }
     return key;
   }
@@ -83,6 +88,10 @@ void fused_rows(const FusedRowsArgs& args, Stream stream) {
   for (size_t i = 0; i < args.outputs.size(); ++i) {
     params.outputs[i] = args.outputs[i].data;
     params.scales[i] = args.outputs[i].scales;
+    params.global_scales[i] = args.outputs[i].global_scale;
+  }
+  for (const RowStep& step : how.steps) {
+    if (step.static_scale > 0) params.static_scales[step.output] = step.static_scale;
   }
   params.rows = how.rows;
   params.rows_per_item = std::max<int64_t>(how.rows_per_item, 1);

@@ -2,7 +2,10 @@
 // no headers of its own: this file and those of numerics/ travel inside the program.
 #pragma once
 
+#include "halftone/kernels/cuda/pair_codecs.cuh"
+#include "halftone/numerics/gelu.h"
 #include "halftone/numerics/scale_rules.h"
+#include "halftone/numerics/swizzle_offset.h"
 
 namespace halftone::fused {
 
@@ -12,6 +15,8 @@ struct Params {
   const void* inputs[kMostInputs];
   void* outputs[kMostOutputs];
   void* scales[kMostOutputs];
+  float* global_scales[kMostOutputs];
+  float static_scales[kMostOutputs];
   long long rows, rows_per_item;
 };
 
@@ -127,21 +132,6 @@ __device__ __forceinline__ void store(bf16* to, const float (&x)[N]) {
   }
 }
 
-// Two codes; the hardware's conversion gives the same bits as encode().
-template <class F>
-__device__ __forceinline__ unsigned code_pair(float low, float high) {
-#if __CUDA_ARCH__ >= 890
-  unsigned short pair;
-  if constexpr (F::kMantissaBits == 3) {
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
-  } else {
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
-  }
-  return pair;
-#else
-  return encode<F>(low) | static_cast<unsigned>(encode<F>(high)) << 8;
-#endif
-}
 template <class F, int N>
 __device__ __forceinline__ void store_codes(unsigned char* to, const float (&x)[N], float factor) {
   if constexpr (N % 2 == 0) {
@@ -149,12 +139,53 @@ __device__ __forceinline__ void store_codes(unsigned char* to, const float (&x)[
 #pragma unroll
     for (int i = 0; i < N; i += 2) {
       pack.values[i / 2] =
-          static_cast<unsigned short>(code_pair<F>(x[i] * factor, x[i + 1] * factor));
+          static_cast<unsigned short>(cuda::encode_fp8_pair<F>(x[i] * factor, x[i + 1] * factor));
     }
     *reinterpret_cast<Pack<unsigned short, N / 2>*>(to) = pack;
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i) to[i] = encode<F>(x[i] * factor);
+  }
+}
+
+// NVFP4: N codes of half a byte, where they are at least two; a single one waits for its
+// neighbour's. All lanes come here; `inside` says whose values count.
+template <int N>
+__device__ __forceinline__ void store_nibbles(unsigned char* to, const float (&x)[N], float factor,
+                                              bool finite, bool inside) {
+  unsigned codes = 0;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const float value = x[i] * factor;
+    codes |= (finite ? cuda::encode_e2m1(value) : encode<E2M1>(value)) << (4 * i);
+  }
+  if constexpr (N == 1) {
+    codes |= __shfl_xor_sync(~0u, codes, 1) << 4;
+    if (inside && threadIdx.x % 2 == 0) *to = static_cast<unsigned char>(codes);
+  } else if (inside) {
+    Pack<unsigned char, N / 2> pack;
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) pack.values[i] = static_cast<unsigned char>(codes >> (8 * i));
+    *reinterpret_cast<Pack<unsigned char, N / 2>*>(to) = pack;
+  }
+}
+
+__device__ __forceinline__ bool is_finite(float x) {
+  return (__float_as_uint(x) & 0x7FFFFFFFu) < 0x7F800000u;
+}
+
+// Where the scale of a row's block lies. In tiles, the padding behind a row's last scale is zeroed:
+// products read it.
+template <bool kSwizzled>
+__device__ __forceinline__ void store_scale(unsigned char* to, long long row, int block, int blocks,
+                                            unsigned char scale) {
+  if constexpr (!kSwizzled) {
+    to[row * blocks + block] = scale;
+  } else {
+    to[swizzled_scale_offset(row, block, blocks)] = scale;
+    for (int pad = block + 1; block + 1 == blocks && pad % 4 != 0; ++pad) {
+      to[swizzled_scale_offset(row, pad, blocks)] = 0;
+    }
   }
 }
 

@@ -43,11 +43,11 @@ bool sums_in_order(const cublasLtMatmulAlgo_t& algorithm) {
 }  // namespace
 
 std::string GemmProblem::key() const {
-  return fmt::format("{}-{}-{}.{}x{}x{}.{}{}.s{}{}{}{}.{}-{}-{}", static_cast<int>(a_type),
+  return fmt::format("{}-{}-{}.{}x{}x{}.{}{}.s{}{}{}{}{}{}.{}-{}-{}", static_cast<int>(a_type),
                      static_cast<int>(b_type), static_cast<int>(y_type), m, n, k,
                      transpose_a ? 't' : 'n', transpose_b ? 't' : 'n', static_cast<int>(scales),
-                     bias ? "b" : "", alpha ? "a" : "", fast_accumulation ? "f" : "", a_stride,
-                     b_stride, y_stride);
+                     bias ? "b" : "", gelu ? "g" : "", add ? "+" : "", alpha ? "a" : "",
+                     fast_accumulation ? "f" : "", a_stride, b_stride, y_stride);
 }
 
 // cuBLASLt is column-major: it computes Y^T = op(b)^T op(a)^T, its A being our b.
@@ -66,14 +66,18 @@ class Gemms::Descriptors {
       set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(p.scales));
     }
     if (p.bias) {
-      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE,
+          p.gelu ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_BIAS);
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, pointers.bias);
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, p.y_type);
+    } else if (p.gelu) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_GELU);
     }
     a_ = layout(p.b_type, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k, p.b_stride);
     b_ = layout(p.a_type, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m, p.a_stride);
     y_ = layout(p.y_type, p.n, p.m, p.y_stride);
     alpha_on_device_ = p.alpha;
+    adds_ = p.add;
   }
   ~Descriptors() {
     for (const cublasLtMatrixLayout_t made : {a_, b_, y_}) {
@@ -89,6 +93,7 @@ class Gemms::Descriptors {
   cublasLtMatrixLayout_t b() const { return b_; }
   cublasLtMatrixLayout_t y() const { return y_; }
   bool alpha_on_device() const { return alpha_on_device_; }
+  bool adds() const { return adds_; }
 
  private:
   template <class T>
@@ -105,7 +110,7 @@ class Gemms::Descriptors {
 
   cublasLtMatmulDesc_t operation_ = nullptr;
   cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, y_ = nullptr;
-  bool alpha_on_device_ = false;
+  bool alpha_on_device_ = false, adds_ = false;
 };
 
 Gemms::Gemms(Context& context) : context_(context) {
@@ -126,7 +131,9 @@ cublasStatus_t Gemms::launch(const Descriptors& d, const GemmPointers& p,
                              const cublasLtMatmulAlgo_t& algorithm, std::byte* workspace) const {
   constexpr float kOne = 1, kZero = 0;
   const void* alpha = d.alpha_on_device() ? static_cast<const void*>(p.alpha) : &kOne;
-  const void* beta = d.alpha_on_device() ? static_cast<const void*>(one_ + 1) : &kZero;
+  const float* here = d.adds() ? &kOne : &kZero;
+  const float* there = d.adds() ? one_ : one_ + 1;
+  const void* beta = d.alpha_on_device() ? there : here;
   return cublasLtMatmul(handle_, d.operation(), alpha, p.b, d.a(), p.a, d.b(), beta, p.y, d.y(),
                         p.y, d.y(), &algorithm, workspace, kWorkspaceBytes, context_.stream());
 }
@@ -147,8 +154,8 @@ const cublasLtMatmulAlgo_t& Gemms::algorithm(const GemmProblem& problem,
   return chosen_.emplace(key, measure(problem, descriptors, pointers, workspace)).first->second;
 }
 
-// The fastest candidate by its best of a few runs. While launches are recorded nothing can be
-// measured: then it is the heuristic's first.
+// The fastest candidate by its best of a few runs. Nothing can be measured while launches are
+// recorded, nor where a run adds to what is there: then it is the heuristic's first.
 cublasLtMatmulAlgo_t Gemms::measure(const GemmProblem& problem, const Descriptors& d,
                                     const GemmPointers& pointers, std::byte* workspace) {
   cublasLtMatmulPreference_t preference = nullptr;
@@ -184,7 +191,7 @@ cublasLtMatmulAlgo_t Gemms::measure(const GemmProblem& problem, const Descriptor
   for (int i = 0; i < count; ++i) {
     const cublasLtMatmulAlgo_t& algorithm = candidates[i].algo;
     if (candidates[i].state != CUBLAS_STATUS_SUCCESS || !sums_in_order(algorithm)) continue;
-    if (context_.recording()) return algorithm;
+    if (context_.recording() || problem.add) return algorithm;
     if (launch(d, pointers, algorithm, workspace) != CUBLAS_STATUS_SUCCESS) continue;
     timed.push_back({time(algorithm, 3), &algorithm});
   }

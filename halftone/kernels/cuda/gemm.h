@@ -20,6 +20,8 @@ struct GemmProblem {
   bool transpose_a = false, transpose_b = true;
   GemmScales scales = GemmScales::kNone;
   bool bias = false;   // in y's dtype
+  bool gelu = false;   // of the result
+  bool add = false;    // to what is in y already
   bool alpha = false;  // a factor in device memory
   bool fast_accumulation = false;
   // Elements from one row of what is stored to the next; 0 where rows are packed.

@@ -22,6 +22,7 @@ struct FinishArgs {
   const float* column_scales = nullptr;
   ConstView bias;
   View y;
+  bool gelu = false;
 };
 void finish_product(const FinishArgs& args, cudaStream_t stream);
 

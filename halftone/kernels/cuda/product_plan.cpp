@@ -50,7 +50,7 @@ ProductPlan plan_product(const MatMulArgs& args, int capability) {
   }
   plan.finish = bias_needs_finish(args);
   const bool several_items = args.rows_per_item > 0 && args.rows_per_item < args.y.shape[0];
-  plan.per_item = has_global_factor(args.a) && several_items;
+  plan.per_item = has_global_factor(args.a) && several_items && !args.a.format->static_scale;
 
   if (takes_blocks(args, capability)) {
     plan.native = true;

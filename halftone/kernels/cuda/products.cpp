@@ -92,7 +92,7 @@ class Product {
     for (int64_t i = 0; i < items(); ++i) run_item(problem, at, alphas, i, gemm_workspace);
     if (sums != nullptr) {
       finish_product({sums, left_factors(args_.a, plan_.a), left_factors(args_.b, plan_.b),
-                      args_.bias, args_.y},
+                      args_.bias, args_.y, args_.gelu},
                      context().stream());
     }
   }
@@ -125,6 +125,7 @@ class Product {
     p.transpose_b = args_.how.transpose_b;
     p.scales = plan_.scales;
     p.bias = args_.bias.data != nullptr && !plan_.finish;
+    p.gelu = args_.gelu && !plan_.finish;
     p.alpha = plan_.alpha;
     // Sums of FP8 products on Hopper may be kept in fewer bits: faster, and right for the forward
     // pass, whose operands are E4M3.
@@ -154,8 +155,8 @@ class Product {
     }
     if (alphas != nullptr) {
       const float* own = global_factor(args_.a);
-      multiply_scalars(own == nullptr ? nullptr : own + item, global_factor(args_.b), alphas + item,
-                       context().stream());
+      multiply_scalars(own == nullptr ? nullptr : own + scale_of(item), global_factor(args_.b),
+                       alphas + item, context().stream());
       at.alpha = alphas + item;
     }
     context().part<Gemms>().run(problem, at, workspace);
@@ -206,19 +207,27 @@ class Product {
   const float* spaced(const float* scales, Workspace& workspace) const {
     auto* to = workspace.bytes(items() * kScalarBytes);
     for (int64_t i = 0; i < items(); ++i) {
-      multiply_scalars(scales + i, nullptr, reinterpret_cast<float*>(to + i * kScalarBytes),
-                       context().stream());
+      multiply_scalars(scales + scale_of(i), nullptr,
+                       reinterpret_cast<float*>(to + i * kScalarBytes), context().stream());
     }
     return reinterpret_cast<float*>(to);
   }
 
+  // A static scale is one for all items.
+  int64_t scale_of(int64_t item) const { return args_.a.format->static_scale ? 0 : item; }
+
   static int64_t scale_columns(const ConstView& x) { return x.format->scales_per_row(x.shape[1]); }
   int64_t parts_of(const ConstView& x) const { return &x == &args_.a ? items() : 1; }
   int64_t swizzled_bytes(const ConstView& x) const {
+    if (x.format->swizzled) return 0;
     const int64_t parts = parts_of(x);
     return aligned_bytes(parts * swizzled_scale_bytes(x.shape[0] / parts, scale_columns(x)));
   }
   const void* swizzled(const ConstView& x, Workspace& workspace) const {
+    if (x.format->swizzled) {  // as the quantizer wrote them, for all items together
+      HT_ASSERT(parts_of(x) == 1);
+      return x.scales;
+    }
     auto* to = reinterpret_cast<uint8_t*>(workspace.bytes(swizzled_bytes(x)));
     const int64_t parts = parts_of(x), rows = x.shape[0] / parts, columns = scale_columns(x);
     for (int64_t i = 0; i < parts; ++i) {

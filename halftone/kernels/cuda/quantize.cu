@@ -5,6 +5,7 @@
 #include "halftone/kernels/cuda/codecs.cuh"
 #include "halftone/kernels/cuda/dequantize.h"
 #include "halftone/kernels/workspace.h"
+#include "halftone/numerics/swizzle.h"
 
 namespace halftone::cuda {
 namespace {
@@ -104,10 +105,10 @@ struct QuantizePlan {
   uint8_t* block_scales;
   float* global_scale;
   const uint32_t* amax;  // of the tensor or of each row; null where the scale is static
-  bool per_row;
+  bool per_row, is_static;
   float static_scale, min_block_scale;
   ExponentRounding rounding;
-  bool tiles, four_over_six;
+  bool tiles, four_over_six, swizzled;
   PhiloxKey key;
 };
 
@@ -176,6 +177,18 @@ __device__ Place place_of(const QuantizePlan& p, int64_t index) {
   return {r, index - r * p.segments, r < p.rows};
 }
 
+__device__ void write_block_scale(const QuantizePlan& p, const Place& at, uint8_t scale) {
+  if (!p.swizzled) {
+    p.block_scales[at.r * p.segments + at.segment] = scale;
+    return;
+  }
+  p.block_scales[swizzled_scale_offset(at.r, at.segment, p.segments)] = scale;
+  // The padding behind a row's last scale is read by products.
+  for (int64_t c = at.segment + 1; at.segment + 1 == p.segments && c % 4 != 0; ++c) {
+    p.block_scales[swizzled_scale_offset(at.r, c, p.segments)] = 0;
+  }
+}
+
 __device__ bool is_finite(uint32_t magnitude) { return magnitude < kF32Infinity; }
 
 template <class T, class F, bool kStochastic>
@@ -207,11 +220,12 @@ __global__ void quantize_rows_kernel(const __grid_constant__ QuantizePlan p) {
   const int64_t r = blockIdx.x;
   uint32_t largest = 0;
   float v[N];
-  for (int64_t c = int64_t{threadIdx.x} * N; c < p.cols; c += kThreads * N) {
+  for (int64_t c = int64_t{threadIdx.x} * N; c < p.cols && !p.is_static; c += kThreads * N) {
     load_segment<T>(p, r, c, segment_length(p, c, N), v);
     largest = largest_of(v, largest);
   }
-  const float scale = amax_scale(bit_cast<float>(block_max<kThreads>(largest)), F::kMax);
+  float scale = p.static_scale;
+  if (!p.is_static) scale = amax_scale(bit_cast<float>(block_max<kThreads>(largest)), F::kMax);
   if (threadIdx.x == 0) p.scales[r] = scale;
   const float factor = 1.0f / scale;
   for (int64_t c = int64_t{threadIdx.x} * N; c < p.cols; c += kThreads * N) {
@@ -231,7 +245,7 @@ __global__ void quantize_mx_kernel(const __grid_constant__ QuantizePlan p) {
   float v[N];
   load_segment<T>(p, at.r, c, count, v);
   const uint8_t scale = mx_scale<F>(bit_cast<float>(largest_of(v)), p.rounding);
-  p.block_scales[at.r * p.segments + at.segment] = scale;
+  write_block_scale(p, at, scale);
   write_segment<F, N, kStochastic>(p, at.r, c, count, v, reciprocal_e8m0(scale), false);
 }
 
@@ -290,7 +304,7 @@ __global__ void quantize_nvfp4_kernel(const __grid_constant__ QuantizePlan p) {
     const uint8_t four = nvfp4_block_scale(amax, 4.0f, g, p.min_block_scale);
     if (squared_error(v, count, four, g) < squared_error(v, count, scale, g)) scale = four;
   }
-  p.block_scales[at.r * p.segments + at.segment] = scale;
+  write_block_scale(p, at, scale);
   const float factor = nvfp4_reciprocal(decode<E4M3>(scale), g);
   const bool finite = is_finite(largest) && is_finite(magnitude_bits(factor));
   write_segment<E2M1, N, kStochastic>(p, at.r, c, count, v, factor, finite);
@@ -323,11 +337,13 @@ QuantizePlan plan_of(const QuantizeArgs& args) {
     p.block_scales = static_cast<uint8_t*>(args.scales);
   }
   p.global_scale = args.global_scale;
+  p.is_static = args.static_scale.has_value();
   p.static_scale = args.static_scale.value_or(1.0f);
   p.min_block_scale = f.min_block_scale;
   p.rounding = f.rounding;
   p.tiles = f.tile_rows == 16;
   p.four_over_six = f.four_over_six;
+  p.swizzled = f.swizzled;
   p.key = args.stochastic.value_or(PhiloxKey{});
   return p;
 }
@@ -371,7 +387,7 @@ int64_t amax_count(const QuantizeArgs& args) {
 void quantize(const QuantizeArgs& args, Stream stream) {
   QuantizePlan p = plan_of(args);
   const auto on = context_of(stream).stream();
-  const int64_t count = args.static_scale && !p.per_row ? 0 : amax_count(args);
+  const int64_t count = args.static_scale ? 0 : amax_count(args);
   if (count > 0) {
     auto* amax = reinterpret_cast<uint32_t*>(Workspace(stream).bytes(count * 4));
     if (p.per_row) {

@@ -38,7 +38,27 @@ __global__ void softmax_kernel(const SoftmaxArgs a) {
   }
 }
 
+__global__ void softmax_grad_kernel(const SoftmaxGradArgs a) {
+  __shared__ float memory[kWarps];
+  const int64_t first = blockIdx.x * a.keys;
+  float sum = 0;
+  for (int64_t i = threadIdx.x; i < a.keys; i += kThreads) {
+    sum += load_value(a.p, a.dtype, first + i) * a.dp[first + i];
+  }
+  sum = reduce(sum, 0.0f, [](float x, float y) { return x + y; }, memory);
+  for (int64_t i = threadIdx.x; i < a.keys; i += kThreads) {
+    const float p = load_value(a.p, a.dtype, first + i);
+    store_value(a.ds, a.dtype, first + i, p * (a.dp[first + i] - sum) * a.scale);
+  }
+}
+
 }  // namespace
+
+void softmax_grad(const SoftmaxGradArgs& args, cudaStream_t stream) {
+  if (args.rows == 0 || args.keys == 0) return;
+  softmax_grad_kernel<<<static_cast<unsigned>(args.rows), kThreads, 0, stream>>>(args);
+  HT_CUDA_LAUNCHED();
+}
 
 void softmax(const SoftmaxArgs& args, cudaStream_t stream) {
   if (args.rows == 0 || args.keys == 0) return;

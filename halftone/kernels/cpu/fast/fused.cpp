@@ -105,6 +105,12 @@ class RowRunner {
     args.codes = static_cast<uint8_t*>(y.data) + row * f.code_bytes(s.length);
     args.scales =
         static_cast<uint8_t*>(y.scales) + row * f.scales_per_row(s.length) * f.scale_bytes();
+    float same = 0;  // what spans rows is written by one of them
+    if (f.static_scale) {
+      args.static_scale = s.static_scale;
+      if (f.global_scale) args.global_scale = row == 0 ? y.global_scale : &same;
+      if (f.span == ScaleSpan::kTensor && row != 0) args.scales = &same;
+    }
     cpu_kernels().quantize.launch(args, {1});
   }
 

@@ -142,7 +142,7 @@ class PanelProduct {
     const bool direct = args_.y.dtype == DType::kF32;
     const float* columns = column_factors_ == nullptr ? nullptr : column_factors_ + first;
     const bool scaled = row_factors_ != nullptr || columns != nullptr;
-    if (direct && !scaled && args_.bias.data == nullptr) return;
+    if (direct && !scaled && args_.bias.data == nullptr && !args_.gelu) return;
     for_rows(stream_, m_, count, [&](int64_t begin, int64_t end) {
       std::array<float, 512> bias;  // a piece of it, as float
       for (int64_t c = 0; c < count; c += 512) {
@@ -154,6 +154,7 @@ class PanelProduct {
           if (row_factors_ != nullptr) affine(row, {row_factors_[i], 0}, n, row);
           if (columns != nullptr) multiply(row, columns + c, n, row);
           if (shift != nullptr) add(row, shift, n, row);
+          if (args_.gelu) apply(Function::kGelu, row, n, row);
           write(args_.y, i * n_ + first + c, n, row);
         }
       }
@@ -238,7 +239,7 @@ bool is_mine(const MatMulArgs& a) {
                       (a.bias.data == nullptr || a.bias.dtype != DType::kF64);
   if (is_panel_product(a)) return floats;
   return floats && !a.how.transpose_b && a.a.format == nullptr && a.bias.data == nullptr &&
-         a.b.shape[0] > 0;
+         !a.gelu && a.b.shape[0] > 0;
 }
 
 }  // namespace

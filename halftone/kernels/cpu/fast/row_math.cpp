@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "halftone/numerics/gelu.h"
+
 namespace halftone::fast {
 namespace {
 
@@ -58,6 +60,8 @@ void apply(Function function, const float* x, int64_t n, float* y) {
       return map(x, n, y, sigmoid);
     case Function::kSilu:
       return map(x, n, y, [](float v) { return v * sigmoid(v); });
+    case Function::kGelu:
+      return map(x, n, y, gelu<float>);
     case Function::kSin:
       return map(x, n, y, [](float v) { return std::sin(v); });
     case Function::kCos:

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "halftone/kernels/cpu/scalar/reference.h"
+#include "halftone/numerics/gelu.h"
 
 namespace halftone::reference {
 namespace {
@@ -62,6 +63,8 @@ double evaluate(Function function, double x) {
       return sigmoid(x);
     case Function::kSilu:
       return x * sigmoid(x);
+    case Function::kGelu:
+      return gelu(x);
     case Function::kSin:
       return std::sin(x);
     case Function::kCos:

@@ -1,4 +1,5 @@
 #include "halftone/kernels/cpu/scalar/reference.h"
+#include "halftone/numerics/gelu.h"
 #include "halftone/numerics/minifloat.h"
 #include "halftone/numerics/scale_rules.h"
 
@@ -51,7 +52,7 @@ void matmul(const MatMulArgs& args, Stream) {
         const double w = args.how.transpose_b ? b[j * k + p] : b[p * n + j];
         sum += x * w;
       }
-      y[i * n + j] = sum;
+      y[i * n + j] = args.gelu ? gelu(sum) : sum;
     }
   }
   write(args.y, y);

@@ -122,7 +122,9 @@ class Quantizer {
 
   void per_row() {
     for (int64_t r = 0; r < rows_; ++r) {
-      const float scale = amax_scale(amax(r, r + 1, 0, cols_), a_.format.element_max());
+      const float scale = a_.static_scale
+                              ? *a_.static_scale
+                              : amax_scale(amax(r, r + 1, 0, cols_), a_.format.element_max());
       static_cast<float*>(a_.scales)[r] = scale;
       write(r, 0, cols_, 1.0f / scale);
     }
@@ -231,7 +233,7 @@ bool takes(DType dtype) { return is_high_precision(dtype); }
 void reference::fill_quantize(Kernels& table) {
   table.amax = {[](const AmaxArgs& a) { return takes(a.x.dtype); }, scalar_amax};
   table.quantize = {[](const QuantizeArgs& a) {
-                      return takes(a.x.dtype) && a.format.quantized() &&
+                      return takes(a.x.dtype) && a.format.quantized() && !a.format.swizzled &&
                              why_invalid(a.format).empty();
                     },
                     [](const QuantizeArgs& a, Stream) { Quantizer(a).run(); }};
