@@ -50,6 +50,7 @@ int run(int argc, const char* const* argv, const Context& context) {
   add_quantize(app, context);
   add_sheet(app, context);
   add_compare(app, context);
+  add_convert(app, context);
   try {
     app.parse(argc, argv);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {

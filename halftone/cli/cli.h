@@ -24,6 +24,7 @@ inline constexpr int kFellBack = 3;  // with --strict
 inline constexpr int kInterrupted = 130;
 
 void add_bench(CLI::App& app, const Context& context);
+void add_convert(CLI::App& app, const Context& context);
 void add_generate(CLI::App& app, const Context& context);
 void add_info(CLI::App& app, const Context& context);
 void add_inspect(CLI::App& app, const Context& context);

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "halftone/base/error.h"
+#include "halftone/io/conversion_notes.h"
 #include "halftone/io/json.h"
 #include "halftone/io/quantization_metadata.h"
 
@@ -87,16 +88,28 @@ class Detector {
       });
       return found(Dialect::kComfyUI, "tensor " + tensor->name);
     }
-    return count(".comfy_quant", Dialect::kComfyUI,
-                 [&](const TensorEntry&, const std::string& layer) {
-                   return format_by_parts(layer + ".weight");
-                 });
+    count(".comfy_quant", Dialect::kComfyUI, [&](const TensorEntry&, const std::string& layer) {
+      return format_by_parts(layer + ".weight");
+    });
+    // One marker is enough, even if what it marks is not whole.
+    for (const TensorEntry* tensor : tensors_) {
+      if (tensor->name.ends_with(".comfy_quant") && report_.evidence.empty()) {
+        found(Dialect::kComfyUI, "tensor " + tensor->name);
+      }
+    }
+    return report_.dialect == Dialect::kComfyUI;
   }
 
   bool compressed_tensors() {
-    return count(".weight_packed", Dialect::kCompressedTensors,
+    const bool packed =
+        count(".weight_packed", Dialect::kCompressedTensors,
+              [&](const TensorEntry&, const std::string& layer) {
+                return find(layer + ".weight_global_scale") != nullptr ? "nvfp4" : "packed";
+              });
+    if (!packed) return false;
+    return count(".weight_scale", Dialect::kCompressedTensors,
                  [&](const TensorEntry&, const std::string& layer) {
-                   return find(layer + ".weight_global_scale") != nullptr ? "nvfp4" : "packed";
+                   return format_by_parts(layer + ".weight");
                  });
   }
 
@@ -105,6 +118,9 @@ class Detector {
                  [&](const TensorEntry& codes, const std::string& layer) -> std::string {
                    if (find(layer + "_weight_per_tensor_scale") != nullptr) return "nvfp4";
                    const TensorEntry* scale = find(layer + "_weight_scale");
+                   const bool fp4 = codes.dtype == DType::kU8 && scale != nullptr &&
+                                    scale->dtype == DType::kF8E4M3;
+                   if (fp4) return "nvfp4";
                    return scale != nullptr && scale->dtype == DType::kF8E8M0 ? "mxfp8"
                           : codes.dtype == DType::kF8E4M3                    ? "fp8"
                                                                              : "quantized";
@@ -116,8 +132,14 @@ class Detector {
                            [&](const TensorEntry&, const std::string& layer) {
                              return format_by_parts(layer + ".weight");
                            });
-    const bool only_fp8 = report_.layers.size() == report_.layers.count("fp8");
-    if (any && only_fp8) report_.dialect = Dialect::kScaledFp8;
+    if (any && !report_.layers.contains("nvfp4")) {
+      report_.dialect = Dialect::kScaledFp8;
+      const auto said = metadata_.find(kDialectKey);
+      const auto dialect = said == metadata_.end() ? std::nullopt : find_dialect(said->second);
+      if (dialect == Dialect::kModelOpt || dialect == Dialect::kCompressedTensors) {
+        found(*dialect, std::string("metadata ") + kDialectKey);
+      }
+    }
     return any;
   }
 
@@ -176,13 +198,21 @@ std::string_view to_string(Dialect dialect) {
     case Dialect::kModelOpt:
       return "modelopt";
     case Dialect::kScaledFp8:
-      return "scaled-fp8 (modelopt or compressed-tensors)";
+      return "modelopt or compressed-tensors";
     case Dialect::kPlainFp8:
       return "plain-fp8";
     case Dialect::kUnknown:
       return "unknown";
   }
   return "";
+}
+
+std::optional<Dialect> find_dialect(std::string_view name) {
+  for (const Dialect dialect : {Dialect::kHalftone, Dialect::kComfyUI, Dialect::kModelOpt,
+                                Dialect::kCompressedTensors, Dialect::kTorchao}) {
+    if (name == to_string(dialect)) return dialect;
+  }
+  return {};
 }
 
 DialectReport detect_dialect(Tensors tensors, const Metadata& metadata, const std::string& file) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,7 +18,7 @@ enum class Dialect {
   kCompressedTensors,  // weight_packed, weight_global_scale
   kTorchao,            // M._weight_qdata
   kModelOpt,           // weight_scale, weight_scale_2, input_scale without markers
-  kScaledFp8,          // FP8 with weight_scale: ModelOpt's and compressed-tensors' look the same
+  kScaledFp8,          // FP8 or MXFP8: ModelOpt's and compressed-tensors' look the same
   kPlainFp8,           // FP8 weights without any scale
   kUnknown,            // FP8, FP4 or scale tensors that no rule above explains
 };
@@ -29,6 +30,8 @@ struct DialectReport {
 };
 
 std::string_view to_string(Dialect dialect);
+// One of those that can be written: halftone, comfyui, modelopt, compressed-tensors, torchao.
+std::optional<Dialect> find_dialect(std::string_view name);
 
 // `file` names the source in Errors about markers that cannot be read.
 DialectReport detect_dialect(std::span<const TensorEntry* const> tensors, const Metadata& metadata,

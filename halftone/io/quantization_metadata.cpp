@@ -89,6 +89,9 @@ QuantizedEntry parse_entry(const nlohmann::json& json, const std::string& where,
 
 std::string scale_name(std::string_view tensor) { return std::string(tensor) + "_scale"; }
 std::string global_scale_name(std::string_view tensor) { return std::string(tensor) + "_scale_2"; }
+std::string input_scale_name(std::string_view tensor) {
+  return std::string(tensor) + "_input_scale";
+}
 
 std::string to_json(const QuantizationMetadata& metadata) {
   nlohmann::json tensors = nlohmann::json::object();

@@ -3,6 +3,9 @@
 //   NAME          codes: F8_E4M3 [N, K], or U8 [N, K/2] in NVFP4
 //   NAME_scale    F32 [1] or [N, 1]; F8_E8M0 [N, K/32]; F8_E4M3 [N, K/16]
 //   NAME_scale_2  F32 [1], NVFP4's global scale
+//   NAME_input_scale  F32 [1], optional: the calibrated scale of the linear's input, amax/448 in
+//   FP8,
+//                 amax/2688 in NVFP4
 #pragma once
 
 #include <map>
@@ -25,6 +28,7 @@ using QuantizationMetadata = std::map<std::string, QuantizedEntry>;
 
 std::string scale_name(std::string_view tensor);         // NAME_scale
 std::string global_scale_name(std::string_view tensor);  // NAME_scale_2
+std::string input_scale_name(std::string_view tensor);   // NAME_input_scale
 
 std::string to_json(const QuantizationMetadata& metadata);
 // Fields that are missing, unknown or contradict each other are Errors that name the tensor.

@@ -56,6 +56,13 @@ Tensor Tensor::reshape(const Shape& shape) const {
   return view;
 }
 
+Tensor Tensor::bitcast(DType dtype, const Shape& shape) const {
+  HT_ASSERT(storage_ != nullptr && shape.checked_bytes(dtype) == byte_size_);
+  Tensor view(storage_, offset_, dtype, shape);
+  view.writable_ = writable_;
+  return view;
+}
+
 Tensor Tensor::rows(int64_t begin, int64_t end) const {
   HT_ASSERT(shape_.rank() >= 1 && 0 <= begin && begin <= end && end <= shape_[0]);
   std::array<int64_t, Shape::kMaxRank> dims{};

@@ -48,6 +48,8 @@ class Tensor {
 
   Tensor reshape(const Shape& shape) const;       // same elements, same order
   Tensor rows(int64_t begin, int64_t end) const;  // [begin, end) of the first dimension
+  // The same bytes under another type and shape, which must need as many and be aligned for it.
+  Tensor bitcast(DType dtype, const Shape& shape) const;
 
  private:
   void check_element_size(size_t size) const;

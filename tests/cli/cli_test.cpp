@@ -24,7 +24,7 @@ TEST_F(Cli, HelpOfEveryCommandTeachesIt) {
   EXPECT_EQ(run({"--help"}).code, 0);
   EXPECT_THAT(run({"--help"}).out, HasSubstr("quantize"));
   EXPECT_THAT(run({"--version"}).out, StartsWith("halftone "));
-  for (const char* command : {"generate", "info", "inspect", "quantize"}) {
+  for (const char* command : {"convert", "generate", "info", "inspect", "quantize"}) {
     const Result result = run({command, "--help"});
     EXPECT_EQ(result.code, 0);
     EXPECT_THAT(result.out, HasSubstr("--json"));
@@ -40,7 +40,7 @@ TEST_F(Cli, WrongUsageIsOneLineAndExitCode2) {
   expect_one_line(run({"--foo"}), 2, "there is no option '--foo'");
   expect_one_line(run({"inspect"}), 2, "path is required");
   expect_one_line(run({"info", "--jsn"}), 2, "--jsn");
-  expect_one_line(run({"quantize", "x", "-o", "y"}), 2, "--format is required");
+  expect_one_line(run({"quantize", "x", "-o", "y"}), 2, "--format: is needed");
   expect_one_line(run({"quantize", "x", "-o", "y", "--format", "fp3"}), 2, "fp3");
   expect_one_line(run({"quantize", "x", "-o", "y", "--format", "fp8", "--threads", "0"}), 2,
                   "--threads");
@@ -126,6 +126,36 @@ TEST_F(Cli, QuantizeEveryFormatAndInspectIt) {
   EXPECT_EQ(text.code, 0);
   EXPECT_THAT(text.out, HasSubstr("fp8 weights"));
   EXPECT_THAT(text.err, HasSubstr("pattern 'typo' matches no"));
+}
+
+TEST_F(Cli, ConvertThereAndBackAndInspectNamesTheDialect) {
+  const std::string model = write_model(), ours = path("ours.safetensors");
+  ASSERT_EQ(run({"quantize", model, "--format", "nvfp4", "-o", ours}).code, 0);
+  for (const char* dialect : {"comfyui", "modelopt", "compressed-tensors", "torchao"}) {
+    const std::string theirs = path("theirs.safetensors"), back = path("back.safetensors");
+    const json report =
+        json::parse(run({"convert", ours, "--to", dialect, "-o", theirs, "--json"}).out);
+    EXPECT_EQ(report["from"], "halftone");
+    EXPECT_EQ(report["converted"][0]["name"], "a.weight");
+    EXPECT_EQ(report["copied"]["tensors"], 1);
+    const json inspected = json::parse(run({"inspect", theirs, "--json"}).out);
+    EXPECT_EQ(inspected["quantization"]["dialect"], dialect);
+    EXPECT_EQ(inspected["quantization"]["layers"]["nvfp4"], 1) << dialect;
+    const Result text = run({"convert", theirs, "--to", "halftone", "-o", back});
+    EXPECT_THAT(text.out, HasSubstr(std::string("dialect      ") + dialect + " to halftone"));
+    EXPECT_THAT(text.out, HasSubstr("converted    1 x nvfp4"));
+    EXPECT_EQ(json::parse(run({"inspect", back, "--json"}).out)["metadata"],
+              json::parse(run({"inspect", ours, "--json"}).out)["metadata"]);
+  }
+  expect_one_line(run({"convert", ours, "--to", "gguf", "-o", "x"}), 2, "gguf");
+  expect_one_line(run({"convert", ours, "--to", "comfyui", "-o", "x", "--nibbles", "both"}), 2,
+                  "--nibbles");
+  expect_one_line(run({"convert", ours, "--to", "comfyui", "-o", ours}), 2,
+                  "the output is the input");
+  expect_one_line(run({"convert", ours, "--to", "comfyui", "-o", path("x"), "--nibbles", "high"}),
+                  2, "cannot be overruled");
+  expect_one_line(run({"convert", model, "--to", "comfyui", "-o", path("x")}), 1,
+                  "holds no quantized weight");
 }
 
 TEST_F(Cli, CtrlCLeavesNothingBehind) {
