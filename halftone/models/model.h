@@ -1,6 +1,7 @@
 // What a sampler needs of a diffusion model, whatever its family.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -10,6 +11,7 @@
 
 #include "halftone/kernels/kernels.h"
 #include "halftone/passes/quantize.h"
+#include "halftone/tensor/quantized_tensor.h"
 #include "halftone/tensor/tensor.h"
 
 namespace halftone {
@@ -42,6 +44,8 @@ struct LoadOptions {
   bool automatic = false;
   // The format of the denoiser's block linears; without one, that of its weights as stored.
   std::optional<Format> format;
+  // The same, linear by linear; over `format`.
+  std::optional<QuantizeRecipe> recipe;
   // Where the weights are quantized already: quantize activations too, as the format asks, or
   // compute with what the weights stand for.
   bool quantize_activations = true;
@@ -62,8 +66,21 @@ struct LoadReport {
   QuantizeReport quantized;            // of the denoiser
   std::map<std::string, int> formats;  // format -> linears that run in it
   bool stored = false;                 // some weights were quantized in the file
+  bool calibrated = false;             // inputs have static scales
   std::vector<LoraReport> loras;
 };
+
+// A linear of the denoiser that a recipe may convert. Those of one group read the same input.
+struct LinearInfo {
+  std::string weight;
+  Shape shape;
+  int group = 0;
+};
+// Another way than the plain one to convert a weight.
+using WeightQuantizer =
+    std::function<QuantizedTensor(const std::string& name, const Tensor& weight, const Format&)>;
+// Told the input of each linear before it runs, as rows in the CPU's memory.
+using LinearObserver = std::function<void(const std::string& weight, const ConstView& input)>;
 
 using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
 
@@ -99,6 +116,16 @@ class DiffusionModel {
   virtual int programs_built() const = 0;
 
   virtual std::string hash() const = 0;  // of the checkpoint files
+
+  // What the family's recipe makes of its linears in this format, before anything is measured.
+  virtual QuantizeRecipe default_recipe(const Format& format) const = 0;
+  // Those that this recipe selects.
+  virtual std::vector<LinearInfo> linears() const = 0;
+  // Converts the weights anew, from the files as they are. Not for files that are quantized.
+  virtual void set_recipe(const std::optional<QuantizeRecipe>& recipe,
+                          const WeightQuantizer& quantizer = {}) = 0;
+  // From the next velocity on; an empty one ends it. Needs a model that is not compiled.
+  virtual void observe_linears(LinearObserver observer) = 0;
 };
 
 }  // namespace halftone

@@ -4,9 +4,9 @@
 #include <unordered_set>
 
 #include "halftone/base/error.h"
-#include "halftone/io/dialect.h"
-#include "halftone/io/quantization_metadata.h"
+#include "halftone/io/stored_weights.h"
 #include "halftone/kernels/quantize.h"
+#include "halftone/numerics/minifloat.h"
 
 namespace halftone {
 namespace {
@@ -20,25 +20,6 @@ std::string list(const char* what, const std::vector<std::string>& names) {
   }
   if (names.size() > kMost) out += ", ...";
   return out;
-}
-
-// What the file says about its quantized tensors. Other tools' ways of saying it are not read yet.
-QuantizationMetadata quantized_in(const Checkpoint& checkpoint) {
-  const std::string where = checkpoint.path().string();
-  const Metadata metadata = checkpoint.metadata();
-  if (const auto found = metadata.find(kQuantizationKey); found != metadata.end()) {
-    return parse_quantization_metadata(found->second, where);
-  }
-  std::vector<const TensorEntry*> entries;
-  for (const Checkpoint::Item& item : checkpoint.items()) entries.push_back(item.entry);
-  const DialectReport report = detect_dialect(entries, metadata, where);
-  if (report.dialect != Dialect::kNone) {
-    throw Error(ErrorCode::kUnsupported, where,
-                "holds quantized weights as {} writes them ('{}'); only what 'halftone quantize' "
-                "writes can be run",
-                to_string(report.dialect), printable(report.evidence));
-  }
-  return {};
 }
 
 Tensor row_part(const Tensor& x, const StoredAs& stored) {
@@ -55,44 +36,65 @@ QuantizedTensor row_part(QuantizedTensor q, const StoredAs& stored) {
   return q;
 }
 
+// E4M3 and E5M2 without a scale are values like any other: BF16 holds each of them.
+Tensor widened(const Tensor& x) {
+  Tensor y = Tensor::empty(DType::kBF16, x.shape());
+  const auto codes = x.as<uint8_t>();
+  const auto out = y.mutable_as<bf16>();
+  for (size_t i = 0; i < out.size(); ++i) {
+    out[i] = to_bf16(x.dtype() == DType::kF8E4M3 ? decode<E4M3>(codes[i]) : decode<E5M2>(codes[i]));
+  }
+  return y;
+}
+bool is_fp8(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2; }
+
+// Names of weights that linears multiply with: what may stay quantized.
+std::unordered_set<std::string> linear_weights(std::span<const std::shared_ptr<Graph>> graphs) {
+  std::unordered_set<std::string> names;
+  for (const auto& graph : graphs) {
+    for (const Node& node : graph->nodes()) {
+      if (node.op == Op::kLinear) names.insert(graph->values()[node.inputs[1]].name);
+    }
+  }
+  return names;
+}
+
 class Loader {
  public:
-  Loader(const Checkpoint& checkpoint, const WeightNames& names)
-      : checkpoint_(checkpoint), names_(names), quantized_(quantized_in(checkpoint)) {}
+  Loader(const Checkpoint& checkpoint, std::span<const std::shared_ptr<Graph>> graphs,
+         const WeightNames& names)
+      : checkpoint_(checkpoint),
+        names_(names),
+        linears_(linear_weights(graphs)),
+        stored_(read_stored_weights(checkpoint)) {}
 
   void load(const std::string& name, const Shape& shape) {
     if (weights_.contains(name)) return;
-    const StoredAs stored = names_.stored_as ? names_.stored_as(name) : StoredAs{name};
-    const Checkpoint::Item* item = checkpoint_.find(stored.name);
+    const StoredAs as = names_.stored_as ? names_.stored_as(name) : StoredAs{name};
+    const Shape expected = in_file(shape, as.parts);
+    if (const StoredWeight* weight = stored_.find(as.name)) {
+      load_quantized(name, expected, as, *weight);
+      return;
+    }
+    const Checkpoint::Item* item = checkpoint_.find(as.name);
     if (item == nullptr) {
-      missing_.push_back("'" + printable(stored.name) + "'");
+      missing_.push_back("'" + printable(as.name) + "'");
       return;
     }
-    used_.insert(stored.name);
-    const auto quantized = quantized_.find(stored.name);
-    const bool is_quantized = quantized != quantized_.end();
-    const Shape& whole = is_quantized ? quantized->second.shape : item->entry->shape;
-    const bool known = is_quantized || is_high_precision(item->entry->dtype);
-    const Shape expected = in_file(shape, stored.parts);
-    if (whole != expected || !known) {
-      misshaped_.push_back(fmt::format("'{}' is {} {} instead of {}", printable(stored.name),
-                                       name_of(item->entry->dtype), whole, expected));
+    used_.insert(as.name);
+    const DType dtype = item->entry->dtype;
+    if (item->entry->shape != expected || !(is_high_precision(dtype) || is_fp8(dtype))) {
+      add_misshaped(as.name, dtype, item->entry->shape, expected);
       return;
     }
-    if (!is_quantized) {
-      weights_.emplace(name, row_part(item->file->tensor(*item->entry), stored));
-      return;
-    }
-    weights_.emplace(name,
-                     row_part(load_quantized(checkpoint_, stored.name, quantized->second), stored));
-    used_.insert(scale_name(stored.name));
-    used_.insert(global_scale_name(stored.name));
+    const Tensor tensor = item->file->tensor(*item->entry);
+    weights_.emplace(name, row_part(is_fp8(dtype) ? widened(tensor) : tensor, as));
   }
 
   Weights finish() {
     std::vector<std::string> unexpected;
     for (const Checkpoint::Item& item : checkpoint_.items()) {
-      if (!used_.contains(item.entry->name) && !is_known_unused(item.entry->name)) {
+      if (!is_used(item.entry->name)) {
         unexpected.push_back("'" + printable(item.entry->name) + "'");
       }
     }
@@ -110,28 +112,62 @@ class Loader {
     return std::move(weights_);
   }
 
+  std::map<std::string, float>& input_scales() { return input_scales_; }
+  std::set<std::string>& full_precision() { return full_precision_; }
+
  private:
   static Shape in_file(const Shape& shape, int parts) {
     std::vector<int64_t> dims(shape.dims().begin(), shape.dims().end());
     dims[0] *= parts;
     return Shape(dims);
   }
-  // A quantized tensor that is not used has scales that are not used either.
-  bool is_known_unused(const std::string& name) const {
-    if (!names_.known_unused) return false;
-    for (const char* suffix : {"_scale_2", "_scale", ""}) {
-      if (name.ends_with(suffix) &&
-          names_.known_unused(name.substr(0, name.size() - std::string_view(suffix).size()))) {
-        return true;
-      }
+
+  void add_misshaped(const std::string& name, DType dtype, const Shape& shape,
+                     const Shape& expected) {
+    misshaped_.push_back(fmt::format("'{}' is {} {} instead of {}", printable(name), name_of(dtype),
+                                     shape, expected));
+  }
+
+  void load_quantized(const std::string& name, const Shape& expected, const StoredAs& as,
+                      const StoredWeight& weight) {
+    used_.insert(as.name);
+    if (!could_be(weight, expected)) {
+      const DType dtype = checkpoint_.find(weight.codes)->entry->dtype;
+      add_misshaped(weight.codes, dtype, weight.shape, expected);
+      return;
     }
-    return false;
+    if (weight.scales.empty() && !linears_.contains(name)) {
+      weights_.emplace(name, row_part(widened(checkpoint_.tensor(weight.codes)), as));
+      return;
+    }
+    // Parts of one tensor share what had to be made of it.
+    auto [whole, fresh] = whole_.try_emplace(as.name);
+    if (fresh) whole->second = load_stored(checkpoint_, weight, expected);
+    weights_.emplace(name, row_part(whole->second, as));
+    if (weight.input_scale) input_scales_.emplace(name, *weight.input_scale);
+    if (weight.full_precision) full_precision_.insert(name);
+  }
+
+  // A part is used with its weight, and not missed where that is known to be of no use.
+  bool is_used(const std::string& name) const {
+    const auto unused = [&](const std::string& n) {
+      return names_.known_unused && names_.known_unused(n);
+    };
+    if (used_.contains(name) || unused(name)) return true;
+    const auto part = stored_.consumed.find(name);
+    if (part == stored_.consumed.end()) return false;
+    const std::string& weight = part->second;
+    return weight.empty() || used_.contains(weight) || unused(weight);
   }
 
   const Checkpoint& checkpoint_;
   const WeightNames& names_;
-  QuantizationMetadata quantized_;
+  const std::unordered_set<std::string> linears_;
+  const StoredWeights stored_;
   Weights weights_;
+  std::map<std::string, QuantizedTensor> whole_;
+  std::map<std::string, float> input_scales_;
+  std::set<std::string> full_precision_;
   std::unordered_set<std::string> used_;
   std::vector<std::string> missing_, misshaped_;
 };
@@ -160,12 +196,16 @@ bool all_finite(const Weight& weight, const Kernels& kernels, Stream stream) {
 }  // namespace
 
 Weights load_weights(const Checkpoint& checkpoint, std::span<const std::shared_ptr<Graph>> graphs,
-                     const WeightNames& names) {
-  Loader loader(checkpoint, names);
+                     const WeightNames& names, std::map<std::string, float>* input_scales,
+                     std::set<std::string>* full_precision) {
+  Loader loader(checkpoint, graphs, names);
   for (const auto& graph : graphs) {
     for (const auto& [name, value] : graph->weights()) loader.load(name, value.shape());
   }
-  return loader.finish();
+  Weights weights = loader.finish();
+  if (input_scales != nullptr) *input_scales = std::move(loader.input_scales());
+  if (full_precision != nullptr) *full_precision = std::move(loader.full_precision());
+  return weights;
 }
 
 void check_finite(const Weights& weights, const std::string& where, const Kernels& kernels,
@@ -177,10 +217,10 @@ void check_finite(const Weights& weights, const std::string& where, const Kernel
   }
 }
 
-std::map<std::string, Format> quantized_formats(const Weights& weights) {
-  std::map<std::string, Format> formats;
+std::map<std::string, QuantizeRecipe::Stored> quantized_formats(const Weights& weights) {
+  std::map<std::string, QuantizeRecipe::Stored> formats;
   for (const auto& [name, weight] : weights) {
-    if (const auto* q = std::get_if<QuantizedTensor>(&weight)) formats.emplace(name, q->format);
+    if (const auto* q = std::get_if<QuantizedTensor>(&weight)) formats[name] = {q->format};
   }
   return formats;
 }

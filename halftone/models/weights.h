@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,17 +29,20 @@ struct WeightNames {
 };
 
 // Binds the weights of `graphs` to the checkpoint's tensors: views of the file, in the dtype or the
-// quantized format they are stored in. A weight that is missing or mis-shaped, and a tensor that no
-// graph uses, are listed by name in one Error.
+// quantized format they are stored in, whatever tool wrote it (stored_weights.h). A weight that is
+// missing or mis-shaped, and a tensor that no graph uses, are listed by name in one Error.
+// `input_scales` gets the calibrated scales of linears' inputs, and `full_precision` the weights
+// that the file asks to be computed with without rounding the input, both by the weight's name.
 Weights load_weights(const Checkpoint& checkpoint, std::span<const std::shared_ptr<Graph>> graphs,
-                     const WeightNames& names);
+                     const WeightNames& names, std::map<std::string, float>* input_scales = nullptr,
+                     std::set<std::string>* full_precision = nullptr);
 
 // An Error that names the first weight with NaN or Inf.
 void check_finite(const Weights& weights, const std::string& where, const Kernels& kernels,
                   Stream stream);
 
-// Formats of the weights that are quantized.
-std::map<std::string, Format> quantized_formats(const Weights& weights);
+// What weights are stored in that are quantized.
+std::map<std::string, QuantizeRecipe::Stored> quantized_formats(const Weights& weights);
 
 // Converts the weights that `report` says are to be, where they are not yet.
 void quantize_weights(Weights& weights, const QuantizeReport& report, const Kernels& kernels,

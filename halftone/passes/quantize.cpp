@@ -26,6 +26,13 @@ std::string why_kept(const QuantizeRecipe& recipe, const std::string& name, cons
   return {};
 }
 
+QuantizeRecipe::Stored choice_for(const QuantizeRecipe& recipe, const std::string& name) {
+  for (const auto& [pattern, format, activations] : recipe.rules) {
+    if (glob_match(pattern, name)) return {format, activations};
+  }
+  return {recipe.format};
+}
+
 // Empty if the format takes this shape.
 std::string why_unsupported(const Format& format, const Shape& shape) {
   if (format.span == ScaleSpan::kBlock && shape[1] % format.block != 0) {
@@ -51,28 +58,30 @@ Format activation_format(Format format) {
 }  // namespace
 
 QuantizedGraph quantize_linears(const Graph& graph, const QuantizeRecipe& recipe) {
-  HT_ASSERT(recipe.format.quantized() || !recipe.stored.empty());
   QuantizeReport report;
-  std::map<std::string, Format> chosen;
+  std::map<std::string, QuantizeRecipe::Stored> chosen;
   for (const Node& node : graph.nodes()) {
     if (node.op != Op::kLinear) continue;
     const ValueInfo& weight = graph.values()[node.inputs[1]];
     if (weight.source != Source::kWeight || chosen.contains(weight.name)) continue;
     if (const auto stored = recipe.stored.find(weight.name); stored != recipe.stored.end()) {
       chosen.emplace(weight.name, stored->second);
-      report.converted.push_back({weight.name, weight.type.shape, stored->second});
+      report.converted.push_back(
+          {weight.name, weight.type.shape, stored->second.format, stored->second.activations});
       continue;
     }
     const Shape& shape = weight.type.shape;
-    if (!recipe.format.quantized()) {
-      report.kept.push_back({weight.name, "stored in high precision"});
-    } else if (std::string kept = why_kept(recipe, weight.name, shape); !kept.empty()) {
+    const auto [format, activations] = choice_for(recipe, weight.name);
+    if (std::string kept = why_kept(recipe, weight.name, shape); !kept.empty()) {
       report.kept.push_back({weight.name, std::move(kept)});
-    } else if (std::string why = why_unsupported(recipe.format, shape); !why.empty()) {
-      report.kept.push_back({weight.name, std::move(why), true});
+    } else if (!format.quantized()) {
+      const char* why = recipe.stored.empty() ? "the recipe says so" : "stored in high precision";
+      report.kept.push_back({weight.name, why});
+    } else if (std::string unsupported = why_unsupported(format, shape); !unsupported.empty()) {
+      report.kept.push_back({weight.name, std::move(unsupported), true});
     } else {
-      chosen.emplace(weight.name, recipe.format);
-      report.converted.push_back({weight.name, shape, recipe.format});
+      chosen[weight.name] = {format, activations};
+      report.converted.push_back({weight.name, shape, format, activations});
     }
   }
   if (chosen.empty()) {
@@ -86,14 +95,14 @@ QuantizedGraph quantize_linears(const Graph& graph, const QuantizeRecipe& recipe
   Rewrite how;
   how.weight = [&](const std::string& name, const ValueType& type) {
     const auto found = chosen.find(name);
-    return found == chosen.end() ? type : ValueType{type.shape, type.dtype, found->second};
+    return found == chosen.end() ? type : ValueType{type.shape, type.dtype, found->second.format};
   };
   how.node = [&](Graph& out, const Node& node, std::span<const Value> inputs) {
     if (node.op != Op::kLinear) return copy_node(out, graph, node, inputs);
     const auto found = chosen.find(graph.values()[node.inputs[1]].name);
     Node changed = node;
-    if (found != chosen.end() && recipe.activations) {
-      LinearAttributes linear{activation_format(found->second)};
+    if (found != chosen.end() && recipe.activations && found->second.activations) {
+      LinearAttributes linear{activation_format(found->second.format)};
       const auto scale = recipe.input_scales.find(found->first);
       if (scale != recipe.input_scales.end() && linear.activations->scale != ScaleType::kE8M0) {
         linear.activations->static_scale = true;

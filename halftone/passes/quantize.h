@@ -20,9 +20,21 @@ struct QuantizeRecipe {
     std::string pattern, reason;
   };
   std::vector<Keep> keep;  // wins over include
+  // Formats of single linears, over `format`; the first that matches counts. One that is not
+  // quantized keeps them in high precision.
+  struct Rule {
+    std::string pattern;
+    Format format;
+    bool activations = true;  // quantize the input too, where the recipe does at all
+  };
+  std::vector<Rule> rules;
   int64_t least_size = 0;  // sides below this are kept
   // Weights that are stored in a format already run in it, whatever the recipe says.
-  std::map<std::string, Format> stored;
+  struct Stored {
+    Format format;
+    bool activations = true;
+  };
+  std::map<std::string, Stored> stored;
   // Calibrated scales of inputs, by the weight's name: FP8's, or NVFP4's global one. Inputs without
   // one, and formats of E8M0 scales, take theirs from the values at hand.
   std::map<std::string, float> input_scales;
@@ -33,6 +45,7 @@ struct QuantizeReport {
     std::string weight;  // its name
     Shape shape;
     Format format;
+    bool activations = true;
   };
   std::vector<Linear> converted;
   struct Kept {

@@ -205,6 +205,7 @@ void Program::launch_all() {
     out.clear();
     for (const int id : node.inputs) in.push_back(const_view(id));
     for (const int id : node.outputs) out.push_back(view(id));
+    if (observer_ && node.op == Op::kLinear) observe(node, in[0]);
     const auto run = [&] { launch(node, in, out, *options_.kernels, options_.stream); };
     if (!timer_) {
       run();
@@ -219,9 +220,21 @@ void Program::launch_all() {
   }
 }
 
+void Program::observe(const Node& node, const ConstView& input) const {
+  HT_ASSERT(input.format == nullptr);
+  ConstView seen = input;
+  Tensor copy;
+  if (device() != nullptr) {
+    copy = Tensor::empty(input.dtype, input.shape);
+    device()->download(copy.mutable_bytes(), static_cast<const std::byte*>(input.data));
+    seen.data = copy.bytes().data();
+  }
+  observer_(graph_->values()[node.inputs[1]].name, seen);
+}
+
 // The first run chooses algorithms, which cannot be recorded; the second is recorded.
 void Program::compute() {
-  if (!options_.record || device() == nullptr || timer_ || !warm_) {
+  if (!options_.record || device() == nullptr || timer_ || observer_ || !warm_) {
     launch_all();
     warm_ = true;
     return;

@@ -82,12 +82,17 @@ class Program {
   using NodeTimer = std::function<void(const Node& node, double seconds)>;
   void set_timer(NodeTimer timer) { timer_ = std::move(timer); }
 
+  // Shown what each linear reads, in the CPU's memory, from now on. Then nothing is recorded.
+  using LinearObserver = std::function<void(const std::string& weight, const ConstView& input)>;
+  void set_observer(LinearObserver observer) { observer_ = std::move(observer); }
+
  private:
   void bind_weights(const Weights& weights);
   void bind_inputs(const std::map<std::string, Tensor>& inputs);
   void prepare_memory();
   void compute();
   void launch_all();
+  void observe(const Node& node, const ConstView& input) const;
   std::map<std::string, Tensor> outputs() const;
   ConstView const_view(int id) const;
   View view(int id) const;
@@ -99,6 +104,7 @@ class Program {
   MemoryUse memory_;
   std::map<int, Weight> bound_;  // value -> weight, constant or, during a run, input
   NodeTimer timer_;
+  LinearObserver observer_;
   std::shared_ptr<Arena> arena_;
   std::byte* memory_start_ = nullptr;  // of the arena, during a run
 

@@ -183,7 +183,7 @@ TEST(QuantizePass, ConvertingNothingIsAnErrorAndShapesThatDoNotFitAreNamed) {
 
 TEST(QuantizePass, StoredFormatsWinOverTheRecipe) {
   QuantizeRecipe recipe = recipe_of(formats::fp8);
-  recipe.stored = {{"block.q.weight", formats::nvfp4}};
+  recipe.stored = {{"block.q.weight", {formats::nvfp4}}};
   const auto graph = quantize_linears(*three_linears(), recipe).graph;
   EXPECT_EQ(graph->weights().at("block.q.weight").type().quantized, formats::nvfp4);
   EXPECT_EQ(graph->weights().at("block.k.weight").type().quantized, formats::fp8);

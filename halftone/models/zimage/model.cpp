@@ -1,6 +1,7 @@
 #include "halftone/models/zimage/model.h"
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
@@ -113,7 +114,9 @@ class Model final : public DiffusionModel {
   Tensor velocity(const Tensor& latents, std::span<const float> sigmas,
                   std::span<const Condition> conditions) override {
     const TransformerShape shape = prepare_inputs(latents, sigmas, conditions);
-    Tensor sample = transformer_program(shape).run(inputs_).at("sample");
+    Program& program = transformer_program(shape);
+    program.set_observer(observer_);
+    Tensor sample = program.run(inputs_).at("sample");
     for (float& v : sample.mutable_as<float>()) v = -v;  // the model predicts data minus noise
     return sample;
   }
@@ -141,6 +144,39 @@ class Model final : public DiffusionModel {
 
   int programs_built() const override {
     return text_.built() + transformer_.built() + vae_.built();
+  }
+
+  QuantizeRecipe default_recipe(const Format& format) const override {
+    return zimage::default_recipe(format);
+  }
+
+  std::vector<LinearInfo> linears() const override {
+    const std::shared_ptr<Graph> graph = smallest_graph();
+    std::vector<LinearInfo> found;
+    std::map<int, int> groups;  // by input
+    const auto report = quantize_linears(*graph, zimage::default_recipe(formats::fp8)).report;
+    for (const auto& linear : report.converted) found.push_back({linear.weight, linear.shape, -1});
+    for (const Node& node : graph->nodes()) {
+      if (node.op != Op::kLinear) continue;
+      for (LinearInfo& info : found) {
+        if (info.weight != graph->values()[node.inputs[1]].name) continue;
+        info.group = groups.emplace(node.inputs[0], static_cast<int>(groups.size())).first->second;
+      }
+    }
+    return found;
+  }
+
+  void set_recipe(const std::optional<QuantizeRecipe>& recipe,
+                  const WeightQuantizer& quantizer) override {
+    options_.recipe = recipe;
+    quantizer_ = quantizer;
+    options_.format.reset();
+    transformer_ = load_transformer();
+  }
+
+  void observe_linears(LinearObserver observer) override {
+    HT_ASSERT(!options_.compile);
+    observer_ = std::move(observer);
   }
 
   std::string hash() const override {
@@ -264,35 +300,61 @@ class Model final : public DiffusionModel {
   }
 
   Component load_transformer() {
-    const TransformerShape shape{1, config_.patch_size, config_.patch_size, kSequenceMultiple};
-    const std::shared_ptr<Graph> graph = build_transformer(config_, shape, {});
+    const std::shared_ptr<Graph> graph = smallest_graph();
     Weights weights =
-        checked(load_weights(transformer_file_, {&graph, 1}, names_in(transformer_file_)),
+        checked(load_weights(transformer_file_, {&graph, 1}, names_in(transformer_file_),
+                             &input_scales_, &full_precision_),
                 transformer_file_);
     choose_formats(*graph, weights);
     load_loras(*graph);
     weights.merge(loras_.weights());
-    return component(std::move(weights), transformer_graph(shape));
+    return component(std::move(weights), transformer_graph(smallest_shape()));
+  }
+
+  TransformerShape smallest_shape() const {
+    return {1, config_.patch_size, config_.patch_size, kSequenceMultiple};
+  }
+  std::shared_ptr<Graph> smallest_graph() const {
+    return build_transformer(config_, smallest_shape(), {});
   }
 
   // The recipe of this run, and the weights that it converts.
   void choose_formats(const Graph& graph, Weights& weights) {
-    const auto stored = quantized_formats(weights);
-    if (!options_.format && stored.empty()) return;
+    auto stored = quantized_formats(weights);
+    for (const std::string& name : full_precision_) {
+      if (stored.contains(name)) stored.at(name).activations = false;
+    }
+    report_ = {};
+    recipe_.reset();
+    // What a quantized file keeps in high precision stays so, whatever format is asked for.
+    if (!options_.format && !options_.recipe && stored.empty()) return;
     if (options_.automatic && !stored.empty()) options_.activations = DType::kBF16;
-    recipe_ = default_recipe(options_.format.value_or(formats::bf16));
+    recipe_ = options_.recipe
+                  ? *options_.recipe
+                  : zimage::default_recipe(stored.empty() ? *options_.format : formats::bf16);
     recipe_->stored = stored;
-    recipe_->activations = options_.quantize_activations;
+    recipe_->input_scales.insert(input_scales_.begin(), input_scales_.end());
+    if (!options_.recipe) recipe_->activations = options_.quantize_activations;
     report_.quantized = quantize_linears(graph, *recipe_).report;
     report_.stored = !stored.empty();
+    report_.calibrated = !recipe_->input_scales.empty();
     for (const auto& linear : report_.quantized.converted) {
       ++report_.formats[std::string(linear.format.name)];
+    }
+    if (quantizer_) {
+      for (const auto& linear : report_.quantized.converted) {
+        Weight& weight = weights.at(linear.weight);
+        const auto* tensor = std::get_if<Tensor>(&weight);
+        if (tensor != nullptr) weight = quantizer_(linear.weight, *tensor, linear.format);
+      }
+      return;
     }
     quantize_weights(weights, report_.quantized, cpu_kernels(), host_stream());
   }
 
   void load_loras(const Graph& graph) {
     const LoraTargets targets = lora_targets(graph);
+    strengths_.clear();
     std::vector<LoraAdapter> adapters;
     for (const LoraChoice& choice : options_.loras) {
       adapters.push_back(LoraAdapter::load(choice.file, targets));
@@ -320,6 +382,11 @@ class Model final : public DiffusionModel {
   LoadOptions options_;
   LoadReport report_;
   std::optional<QuantizeRecipe> recipe_;  // where some linear is quantized
+  LinearObserver observer_;
+  // What the file says about inputs, by weight: calibrated scales; those that are not rounded.
+  std::map<std::string, float> input_scales_;
+  std::set<std::string> full_precision_;
+  WeightQuantizer quantizer_;
   LoraStack loras_{{}};
   std::vector<float> strengths_;
   // Text encoder, transformer and VAE run one after the other.
