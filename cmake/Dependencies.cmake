@@ -1,6 +1,6 @@
 # Libraries, all from Debian packages (tools/setup installs them). What is not there is said
 # and left out: Highway and oneDNN (reference kernels serve), PCRE2 and utf8proc (prompts cannot be
-# read), xxHash (files have no model hash).
+# read), xxHash (files have no model hash), toml++ (recipes cannot be read).
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
@@ -11,6 +11,7 @@ find_path(DNNL_INCLUDE_DIR dnnl.hpp)
 find_library(DNNL_LIBRARY dnnl)
 find_package(PNG REQUIRED)
 find_path(XXHASH_INCLUDE_DIR xxhash.h)
+find_package(tomlplusplus QUIET)
 find_path(PCRE2_INCLUDE_DIR pcre2.h)
 find_library(PCRE2_LIBRARY pcre2-8)
 find_path(UTF8PROC_INCLUDE_DIR utf8proc.h)
@@ -20,6 +21,9 @@ if(PCRE2_LIBRARY AND PCRE2_INCLUDE_DIR AND UTF8PROC_LIBRARY AND UTF8PROC_INCLUDE
   set(HALFTONE_TOKENIZER ON)
 else()
   message(STATUS "Tokenizer: none (PCRE2 or utf8proc not found), prompts cannot be read")
+endif()
+if(NOT tomlplusplus_FOUND)
+  message(STATUS "Recipes: written only (toml++ not found)")
 endif()
 if(NOT XXHASH_INCLUDE_DIR)
   message(STATUS "Model hash: none (xxHash not found)")

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
+#include "halftone/base/files.h"
 #include "halftone/base/text.h"
 #include "halftone/cli/cli.h"
 #include "halftone/cli/model_options.h"
@@ -28,21 +29,11 @@ struct Options {
   bool json = false;
 };
 
-// Where none are given: things, places and people, one and several.
-constexpr const char* kPrompts[] = {"a red apple on a blue background",
-                                    "a cat next to a pizza",
-                                    "a lighthouse at dusk",
-                                    "a smiling face with sunglasses",
-                                    "a bicycle",
-                                    "two trees and a house",
-                                    "a rocket on a dark background",
-                                    "a bowl of soup next to a loaf of bread"};
-
 ParityOptions parity_options(const Options& options, const ModelDefaults& defaults) {
   const ModelDefaults sampling = sampling_of(options.sampling, defaults);
   ParityOptions how;
   how.prompts = gather_prompts(options.prompts, options.file);
-  if (how.prompts.empty()) how.prompts.assign(std::begin(kPrompts), std::end(kPrompts));
+  if (how.prompts.empty()) how.prompts = usual_prompts();
   how.seeds = options.seeds;
   how.first_seed = options.sampling.seed;
   how.width = sampling.width;
@@ -55,6 +46,10 @@ ParityOptions parity_options(const Options& options, const ModelDefaults& defaul
 LoadedModel load_in(const Options& options, const std::string& precision) {
   ModelOptions how = options.model;
   how.precision = precision;
+  if (is_folder(precision)) {  // a quantized model: as it is stored
+    how.model = precision;
+    how.precision = "stored";
+  }
   return load(how);
 }
 
@@ -141,7 +136,8 @@ void run_compare(const Options& options, const Context& context) {
     LoadedModel loaded = load_in(options, precision);
     const int64_t bytes = weight_bytes(loaded, report.options, options.model.max_memory);
     ParityResult result = compare_with(report.run, *loaded.model, report.options, 0, progress);
-    result.name = loaded.precision.used;
+    result.name =
+        is_folder(precision) ? fs::path(precision).filename().string() : loaded.precision.used;
     result.how = loaded.precision.how;
     note_fallbacks(loaded);
     result.weight_bytes = bytes;
@@ -179,11 +175,15 @@ void add_compare(CLI::App& app, const Context& context) {
       ->check(known);
   add_model_options(*command, o->model);
   command->remove_option(command->get_option("--precision"));  // here there are several
-  command->add_option("--precision", o->precisions, "Precisions, separated by commas")
+  command
+      ->add_option("--precision", o->precisions,
+                   "Precisions, or folders that 'halftone quantize --model' wrote, separated by "
+                   "commas")
       ->delimiter(',')
       ->capture_default_str()
       ->type_name("P,...")
-      ->check(known);
+      ->check(CLI::IsMember({"fp32", "bf16", "fp8", "fp8-tensor", "mxfp8", "nvfp4"}) |
+              CLI::ExistingDirectory);
   command->add_option("--seeds", o->seeds, "Seeds per prompt")
       ->capture_default_str()
       ->type_name("N")

@@ -13,8 +13,10 @@
 #include "halftone/base/text.h"
 #include "halftone/base/threads.h"
 #include "halftone/io/json.h"
+#include "halftone/io/stored_weights.h"
 #include "halftone/models/config_reader.h"
 #include "halftone/models/zimage/model.h"
+#include "halftone/quantize/certificate.h"
 #include "halftone/runtime/devices.h"
 
 namespace halftone::cli {
@@ -41,9 +43,31 @@ const Format& usual_format(const DeviceInfo& device) {
   return device.device.kind == DeviceKind::kCpu ? formats::fp32 : formats::bf16;
 }
 
+// Whether weights that are quantized in their file run so under "auto", and why or why not.
+struct StoredChoice {
+  bool as_stored = false;
+  std::string why;
+};
+StoredChoice choose_stored(const Checkpoint& file, const DeviceInfo& device, double threshold) {
+  const StoredWeights stored = read_stored_weights(file);
+  if (stored.weights.empty()) return {};
+  for (const auto& [name, weight] : stored.weights) {
+    const FormatSupport how = format_support(device, weight.format);
+    if (how.support != Support::kNative) {
+      return {false, fmt::format("{} is not native here: {}", weight.format.name, how.why)};
+    }
+  }
+  const auto certificate = certificate_in(file.metadata(), file.path().string());
+  if (!certificate) return {false, "the file has no certificate of what its format costs"};
+  const double cosine = certificate->velocity_cosine.mean;
+  return {certificate->meets(threshold),
+          fmt::format("its certificate says a velocity cosine of {:.5f}, {} the threshold of {:g}",
+                      cosine, certificate->meets(threshold) ? "above" : "below", threshold)};
+}
+
 // What the loader is asked for.
 void set_precision(const std::string& asked, const DeviceInfo& device, LoadOptions& load) {
-  load.automatic = asked == "auto";
+  load.automatic = asked == "auto" || asked == "stored";
   const std::string_view activations = load.automatic ? usual_format(device).name : asked;
   load.activations = activations == "fp32" ? DType::kF32 : DType::kBF16;
   const Format format = find_format(asked).value_or(formats::fp32);
@@ -60,9 +84,17 @@ std::string names_of(const std::map<std::string, int>& formats) {
 
 // What became of it.
 Choice chosen_precision(const std::string& asked, const DeviceInfo& device,
-                        const LoadReport& report) {
+                        const LoadReport& report, const StoredChoice& stored) {
   const auto support = [&](const Format& format) { return format_support(device, format); };
   const bool quantizes = asked != "fp32" && asked != "bf16";
+  if (asked == "stored" && !report.stored) {
+    throw Error(ErrorCode::kUsage, "--precision", "stored: the weights are not quantized");
+  }
+  if (asked == "auto" && report.stored && !stored.as_stored) {
+    return {asked, "bf16", "native",
+            fmt::format("computed with what the weights, stored as {}, stand for: {}",
+                        names_of(report.formats), stored.why)};
+  }
   if (report.formats.empty() || !quantizes) {
     const Format format = quantizes ? usual_format(device) : *find_format(asked);
     const FormatSupport how = support(format);
@@ -83,8 +115,11 @@ Choice chosen_precision(const std::string& asked, const DeviceInfo& device,
   Choice choice{asked, used, std::string(to_string(how.support)),
                 fmt::format("{} linears of the blocks in {}: {}", linears, used, how.why)};
   if (report.stored) choice.why += "; weights as stored";
-  if (per_picture) choice.why += "; activations scaled per picture, without calibration";
-  if (asked != "auto" && asked != used) {
+  if (asked == "auto") choice.why += "; " + stored.why;
+  if (per_picture && !report.calibrated) {
+    choice.why += "; activations scaled per picture, without calibration";
+  }
+  if (asked != "auto" && asked != "stored" && asked != used) {
     choice.how = "fallback";
     choice.why = fmt::format("the checkpoint's weights are stored as {}", used);
   }
@@ -128,24 +163,6 @@ LoraChoice parse_lora(const std::string& text) {
     throw Error(ErrorCode::kUsage, "--lora", "'{}' is not FILE or FILE:STRENGTH", printable(text));
   }
   return {text.substr(0, colon), strength};
-}
-
-// "2G", "512MiB" or a number of bytes.
-int64_t parse_bytes(const std::string& text) {
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  const std::string unit = end;
-  double factor = 0;
-  if (unit.empty() || unit == "B") factor = 1;
-  for (const auto& [letter, shift] : {std::pair{'K', 10}, {'M', 20}, {'G', 30}, {'T', 40}}) {
-    const std::string name(1, letter);
-    if (unit == name || unit == name + "iB" || unit == name + "B") factor = std::exp2(shift);
-  }
-  if (factor == 0 || !(number > 0) || number * factor > 0x1p62) {
-    throw Error(ErrorCode::kUsage, "--max-memory", "'{}' is not a size such as 8GiB",
-                printable(text));
-  }
-  return static_cast<int64_t>(number * factor);
 }
 
 // A folder in diffusers layout, or a file with --base for the rest.
@@ -209,6 +226,33 @@ ModelDefaults read_defaults(const fs::path& base) {
 
 }  // namespace
 
+int64_t parse_bytes(const std::string& text, const char* flag) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  const std::string unit = end;
+  double factor = 0;
+  if (unit.empty() || unit == "B") factor = 1;
+  for (const auto& [letter, shift] : {std::pair{'K', 10}, {'M', 20}, {'G', 30}, {'T', 40}}) {
+    const std::string name(1, letter);
+    if (unit == name || unit == name + "iB" || unit == name + "B") factor = std::exp2(shift);
+  }
+  if (factor == 0 || !(number > 0) || number * factor > 0x1p62) {
+    throw Error(ErrorCode::kUsage, flag, "'{}' is not a size such as 8GiB", printable(text));
+  }
+  return static_cast<int64_t>(number * factor);
+}
+
+std::vector<std::string> usual_prompts() {
+  return {"a red apple on a blue background",
+          "a cat next to a pizza",
+          "a lighthouse at dusk",
+          "a smiling face with sunglasses",
+          "a bicycle",
+          "two trees and a house",
+          "a rocket on a dark background",
+          "a bowl of soup next to a loaf of bread"};
+}
+
 std::pair<int64_t, int64_t> parse_size(const std::string& text) {
   int64_t width = 0, height = 0;
   char rest = 0;
@@ -232,7 +276,7 @@ void check_memory(const LoadedModel& loaded, const ModelMemory& planned, const s
   const int64_t free = loaded.context != nullptr
                            ? loaded.context->memory().free + planned.owned_weights
                            : available_memory();
-  const int64_t available = limit.empty() ? free : parse_bytes(limit);
+  const int64_t available = limit.empty() ? free : parse_bytes(limit, "--max-memory");
   if (planned.peak() > available) {
     throw Error(ErrorCode::kOutOfMemory, limit.empty() ? "memory" : "--max-memory",
                 "{} are needed (weights {}, values {}, scratch {}) and {} are {}; a smaller --size "
@@ -276,8 +320,16 @@ LoadedModel load(const ModelOptions& asked) {
   how.loras = loaded.loras;
   how.kernels = backend.kernels;
   how.stream = backend.stream(options.threads > 0 ? options.threads : hardware_threads());
+  StoredChoice stored;
+  if (options.precision == "auto") {
+    const fs::path transformer =
+        files.transformer.empty() ? files.base / "transformer" : files.transformer;
+    stored = choose_stored(Checkpoint::open(transformer), backend.info, options.threshold);
+    how.quantize_activations = stored.as_stored;
+  }
   loaded.model = zimage::load_model(files, how);
-  loaded.precision = chosen_precision(options.precision, backend.info, loaded.model->load_report());
+  loaded.precision =
+      chosen_precision(options.precision, backend.info, loaded.model->load_report(), stored);
   forbid_fallbacks(loaded.model->load_report());
   loaded.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return loaded;
@@ -294,12 +346,22 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
                   "With a single file: the folder of tokenizer, text encoder, VAE and scheduler")
       ->type_name("DIR");
   command
-      .add_option("--precision", options.precision,
-                  "auto, fp32, bf16, fp8, fp8-tensor, mxfp8 or nvfp4; auto is what the weights are "
-                  "stored in, or else fp32 on the CPU and bf16 on a GPU")
+      .add_option(
+          "--precision", options.precision,
+          "auto, stored, fp32, bf16, fp8, fp8-tensor, mxfp8 or nvfp4; stored is what the weights "
+          "are quantized to in their file, and auto is that where the device multiplies in it and "
+          "their certificate meets the "
+          "threshold; or else fp32 on the CPU and bf16 on a GPU")
       ->capture_default_str()
       ->type_name("P")
-      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp8", "fp8-tensor", "mxfp8", "nvfp4"}));
+      ->check(
+          CLI::IsMember({"auto", "stored", "fp32", "bf16", "fp8", "fp8-tensor", "mxfp8", "nvfp4"}));
+  command
+      .add_option("--threshold", options.threshold,
+                  "The least velocity cosine of a certificate that --precision auto trusts")
+      ->capture_default_str()
+      ->type_name("C")
+      ->check(CLI::Range(0.0, 1.0));
   command.add_option("--lora", options.loras, "An adapter to apply; may be given several times")
       ->type_name("FILE[:STRENGTH]")
       ->expected(1)

@@ -19,6 +19,7 @@ struct ModelOptions {
   std::vector<std::string> loras;
   int threads = 0;
   bool strict = false;
+  double threshold = 0.99;  // of a certificate's velocity cosine, for --precision auto
 };
 void add_model_options(CLI::App& command, ModelOptions& options);
 
@@ -69,6 +70,10 @@ void add_device_fallbacks(LoadedModel& loaded, bool strict);
 void check_memory(const LoadedModel& loaded, const ModelMemory& planned,
                   const std::string& max_memory);
 
+// Where none are given: things, places and people, one and several.
+std::vector<std::string> usual_prompts();
+// "2G", "512MiB" or a number of bytes; an Error that names the flag otherwise.
+int64_t parse_bytes(const std::string& text, const char* flag);
 std::pair<int64_t, int64_t> parse_size(const std::string& text);  // "640x480"
 // What these options ask of this model.
 ModelDefaults sampling_of(const SamplingOptions& options, const ModelDefaults& defaults);

@@ -10,6 +10,7 @@
 #include "halftone/base/threads.h"
 #include "halftone/cli/cli.h"
 #include "halftone/cli/progress_bar.h"
+#include "halftone/cli/quantize_model.h"
 #include "halftone/quantize/quantize_file.h"
 
 namespace halftone::cli {
@@ -89,8 +90,22 @@ void print_text(const FileQuantizeReport& report, const Options& options, double
   }
 }
 
-void run_quantize(const Options& options, const Context& context) {
-  FileQuantizeOptions how{*find_format(options.format), options.include, options.exclude};
+void run_quantize(const Options& options, QuantizeModelOptions& model, const Context& context) {
+  if (options.input.empty()) {
+    model.format = options.format;
+    model.output = options.output;
+    model.include = options.include;
+    model.exclude = options.exclude;
+    model.model.threads = options.threads;
+    model.json = options.json;
+    return quantize_model(model, context);
+  }
+  if (!model.model.model.empty()) {
+    throw Error(ErrorCode::kUsage, "--model", "and a file are both given");
+  }
+  if (options.format.empty()) throw Error(ErrorCode::kUsage, "--format", "is needed");
+  FileQuantizeOptions how{
+      *find_format(options.format), options.include, options.exclude, {}, {}, {}};
   const Stream stream{options.threads > 0 ? options.threads : hardware_threads()};
   ProgressBar bar("quantizing", context, options.json);
   const auto start = std::chrono::steady_clock::now();
@@ -110,12 +125,89 @@ void run_quantize(const Options& options, const Context& context) {
   }
 }
 
+void add_quantize_model(CLI::App& command, QuantizeModelOptions& o) {
+  const std::string group = "With --model";
+  command
+      .add_option("-m,--model", o.model.model,
+                  "A model folder in diffusers layout (default: the model that comes with the "
+                  "program)")
+      ->type_name("DIR")
+      ->group(group);
+  command
+      .add_option_function<std::string>(
+          "--calibrate",
+          [&o](const std::string& file) {
+            o.calibrate = true;
+            o.prompts = file;
+          },
+          "Run these prompts, one per line (without a file: eight of our own), and use what was "
+          "seen")
+      ->type_name("[PROMPTS.txt]")
+      ->expected(0, 1)
+      ->default_str("")
+      ->group(group);
+  command.add_option("--samples", o.samples, "Pictures to calibrate on (default: one per prompt)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 100000))
+      ->group(group);
+  add_sampling_options(command, o.sampling);
+  command
+      .add_option(
+          "--budget", o.budget,
+          "Choose a format for each linear: cosine=C is the least mean cosine of "
+          "predictions, bytes=SIZE the most bytes of weights, auto 0.9993, or 0.9905 for nvfp4")
+      ->type_name("B")
+      ->group(group);
+  command.add_option("--minimize", o.minimize, "What --budget spends little of")
+      ->capture_default_str()
+      ->type_name("W")
+      ->check(CLI::IsMember({"both", "bytes", "time"}))
+      ->group(group);
+  command
+      .add_option("--rounding", o.rounding,
+                  "nearest, or compensated: later columns make up for what rounding earlier ones "
+                  "did (auto: compensated with calibration)")
+      ->capture_default_str()
+      ->type_name("R")
+      ->check(CLI::IsMember({"auto", "nearest", "compensated"}))
+      ->group(group);
+  command
+      .add_option("--activations", o.activations,
+                  "Scales of inputs: dynamic, static, or auto: static where one scale spans rows")
+      ->capture_default_str()
+      ->type_name("A")
+      ->check(CLI::IsMember({"auto", "dynamic", "static"}))
+      ->group(group);
+  command.add_option("--recipe", o.recipe, "Formats as this file has them, and not by --format")
+      ->type_name("FILE.toml")
+      ->group(group);
+  command.add_option("--dialect", o.dialect, "Whose layout to write")
+      ->capture_default_str()
+      ->type_name("D")
+      ->check(CLI::IsMember({"halftone", "comfyui", "modelopt", "compressed-tensors", "torchao"}))
+      ->group(group);
+  command.add_option("--certify", o.certify, "Pictures to measure the certificate on; 0: none")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(0, 10000))
+      ->group(group);
+  command.add_option("--device", o.model.device, "auto, cpu or cuda[:N]")
+      ->capture_default_str()
+      ->type_name("D")
+      ->group(group);
+}
+
 }  // namespace
 
 void add_quantize(CLI::App& app, const Context& context) {
   CLI::App* command = app.add_subcommand("quantize", "Write the weights of a file in 8 or 4 bits");
   command->footer(
-      "Every 2-D tensor called *.weight is converted; everything else is copied.\n"
+      "With a file, every 2-D tensor called *.weight is converted; everything else is copied. "
+      "With\n"
+      "--model, the linears that the model's family allows, and the result is a model folder with\n"
+      "recipe.toml; --calibrate measures what linears are given and rounds weights accordingly,\n"
+      "--budget also chooses a format for each of them. Both add a certificate of how far the "
+      "result\nis from the original. An interrupted calibration goes on where it was.\n"
       "Formats:\n"
       "  fp8         E4M3, a float scale per output channel        8 bits a weight\n"
       "  fp8-tensor  E4M3, one float scale per tensor              8 bits\n"
@@ -126,16 +218,17 @@ void add_quantize(CLI::App& app, const Context& context) {
       "its name only when it is complete; Ctrl-C removes what was begun. Examples:\n"
       "  halftone quantize model.safetensors --format fp8 -o model-fp8.safetensors\n"
       "  halftone quantize model.safetensors --format nvfp4 -o out.safetensors \\\n"
-      "      --include 'layers.*' --exclude '*norm*' --exclude '*embedder*'");
+      "      --include 'layers.*' --exclude '*norm*' --exclude '*embedder*'\n"
+      "  halftone quantize --model DIR --format fp8 --calibrate prompts.txt -o DIR-fp8\n"
+      "  halftone quantize --model DIR --format nvfp4 --budget cosine=0.995 -o DIR-nvfp4\n"
+      "  halftone quantize --model DIR --recipe DIR-nvfp4/recipe.toml -o AGAIN");
   auto options = std::make_shared<Options>();
-  command->add_option("file", options->input, "The .safetensors file to read")
-      ->required()
-      ->type_name("FILE");
+  command->add_option("file", options->input, "The .safetensors file to read")->type_name("FILE");
   command->add_option("-f,--format", options->format, "fp8, fp8-tensor, mxfp8 or nvfp4")
-      ->required()
       ->type_name("F")
       ->check(CLI::IsMember(kFormats));
-  command->add_option("-o,--output", options->output, "The .safetensors file to write")
+  command
+      ->add_option("-o,--output", options->output, "The .safetensors file, or the folder, to write")
       ->required()
       ->type_name("OUT");
   command
@@ -154,7 +247,9 @@ void add_quantize(CLI::App& app, const Context& context) {
       ->type_name("N")
       ->check(CLI::Range(1, 256));
   command->add_flag("--json", options->json, "Print one JSON object instead of text");
-  command->callback([options, &context] { run_quantize(*options, context); });
+  auto model = std::make_shared<QuantizeModelOptions>();
+  add_quantize_model(*command, *model);
+  command->callback([options, model, &context] { run_quantize(*options, *model, context); });
 }
 
 }  // namespace halftone::cli

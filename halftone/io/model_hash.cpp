@@ -34,7 +34,13 @@ std::string model_hash(std::span<const Checkpoint* const> checkpoints) {
   const XXH128_hash_t hash = XXH3_128bits_digest(state.get());
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
+
+std::string text_hash(std::string_view text) {
+  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
 #else
+std::string text_hash(std::string_view) { return "unknown"; }
 std::string model_hash(std::span<const Checkpoint* const>) { return "unknown"; }
 #endif
 

@@ -7,6 +7,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/text.h"
 #include "halftone/base/threads.h"
+#include "halftone/io/conversion_notes.h"
 #include "halftone/io/dialect.h"
 #include "halftone/io/quantization_metadata.h"
 #include "halftone/io/safetensors_file.h"
@@ -30,7 +31,12 @@ bool is_weight_matrix(const TensorEntry& tensor) {
 
 // Why a weight matrix is not to be converted; empty if it is.
 std::string reason_to_keep(const TensorEntry& tensor, const FileQuantizeOptions& options) {
-  const Format& format = options.format;
+  Format format = options.format;
+  if (options.chosen) {
+    const auto found = options.chosen->find(tensor.name);
+    if (found == options.chosen->end()) return "the recipe keeps it";
+    format = found->second.format;
+  }
   if (matches_any(options.exclude, tensor.name)) return "excluded";
   if (!options.include.empty() && !matches_any(options.include, tensor.name)) return "not included";
   if (!is_high_precision(tensor.dtype)) {
@@ -143,6 +149,7 @@ class FileQuantizer {
     report_ = {};
     report_.file_bytes_before = input_.file_size();
     metadata_.clear();
+    notes_.clear();
     bool any_weight = false;
     for (const TensorEntry& tensor : input_.tensors()) {
       if (is_weight_matrix(tensor)) {
@@ -150,7 +157,9 @@ class FileQuantizer {
         std::string reason = reason_to_keep(tensor, options_);
         if (reason.empty() && not_finite.contains(tensor.name)) reason = "holds NaN or Inf";
         if (reason.empty()) {
-          metadata_[tensor.name] = {options_.format, tensor.shape};
+          const WeightChoice how = choice_of(tensor.name);
+          metadata_[tensor.name] = {how.format, tensor.shape};
+          if (!how.activations) notes_[tensor.name].full_precision = true;
           continue;
         }
         report_.kept.push_back({tensor.name, reason});
@@ -161,7 +170,12 @@ class FileQuantizer {
     std::sort(report_.kept.begin(), report_.kept.end(),
               [](const auto& a, const auto& b) { return natural_less(a.name, b.name); });
     find_unmatched_patterns();
-    if (metadata_.empty()) nothing_to_convert(any_weight);
+    if (metadata_.empty() && !options_.chosen) nothing_to_convert(any_weight);
+  }
+
+  WeightChoice choice_of(const std::string& name) const {
+    return options_.chosen ? options_.chosen->at(name)
+                           : WeightChoice{options_.format, true, std::nullopt};
   }
 
   void find_unmatched_patterns() {
@@ -207,6 +221,9 @@ class FileQuantizer {
       specs.push_back({tensor.name, code_dtype(f), {rows, f.code_bytes(cols)}});
       add_scale(scale_name(tensor.name), scale_dtype(f), scale_shape(f, rows, cols));
       if (f.global_scale) add_scale(global_scale_name(tensor.name), DType::kF32, {1});
+      if (choice_of(tensor.name).input_scale) {
+        add_scale(input_scale_name(tensor.name), DType::kF32, {1});
+      }
     }
     return specs;
   }
@@ -214,7 +231,9 @@ class FileQuantizer {
   // False if a weight turned out not to be finite; then nothing is left behind.
   bool convert(const fs::path& output) {
     Metadata metadata = input_.metadata();
-    metadata[kQuantizationKey] = to_json(metadata_);
+    if (!metadata_.empty()) metadata[kQuantizationKey] = to_json(metadata_);
+    if (!notes_.empty()) metadata[kNotesKey] = notes_json(notes_);
+    for (const auto& [key, value] : options_.metadata) metadata[key] = value;
     SafetensorsWriter writer(output, output_tensors(), metadata);
     int64_t done = 0, total = 0;
     std::vector<const TensorEntry*> order;
@@ -243,13 +262,19 @@ class FileQuantizer {
     const Tensor x = input_.tensor(entry);
     const float largest = amax(kernels_, x, stream_);
     if (!std::isfinite(largest)) return false;
-    const QuantizedTensor q = quantize(kernels_, x, options_.format, {}, stream_);
+    const WeightChoice how = choice_of(entry.name);
+    const QuantizedTensor q = options_.quantizer ? options_.quantizer(entry.name, x, how.format)
+                                                 : quantize(kernels_, x, how.format, {}, stream_);
     writer.write(entry.name, q.codes.bytes());
     writer.write(scale_name(entry.name), q.scales.bytes());
-    if (options_.format.global_scale) {
+    if (how.input_scale) {
+      writer.write(input_scale_name(entry.name), std::as_bytes(std::span(&*how.input_scale, 1)));
+    }
+    if (how.format.global_scale) {
       writer.write(global_scale_name(entry.name), q.global_scale.bytes());
     }
-    report_.converted.push_back({entry.name, entry.shape, entry.byte_size(), q.byte_size(),
+    report_.converted.push_back({entry.name, std::string(how.format.name), entry.shape,
+                                 entry.byte_size(), q.byte_size(),
                                  relative_error(x, q, largest, kernels_, stream_)});
     return true;
   }
@@ -281,6 +306,7 @@ class FileQuantizer {
   Stream stream_;
   const ProgressFn& progress_;
   QuantizationMetadata metadata_;  // what is converted
+  ConversionNotes notes_;          // of weights whose inputs stay in high precision
   FileQuantizeReport report_;
 };
 

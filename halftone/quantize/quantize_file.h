@@ -3,25 +3,41 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "halftone/base/progress.h"
 #include "halftone/io/safetensors_header.h"
 #include "halftone/kernels/kernels.h"
+#include "halftone/models/model.h"
 #include "halftone/numerics/format.h"
 
 namespace halftone {
+
+// How one weight is stored and run.
+struct WeightChoice {
+  Format format;
+  bool activations = true;  // the input is quantized, too
+  std::optional<float> input_scale;
+};
 
 struct FileQuantizeOptions {
   Format format;
   std::vector<std::string> include;  // patterns of names; empty means every 2-D *.weight
   std::vector<std::string> exclude;  // wins over include
+  // Instead of the three above: weights by name; others are kept. A file that holds none of them is
+  // copied.
+  std::optional<std::map<std::string, WeightChoice>> chosen;
+  WeightQuantizer quantizer;  // empty: the plain one
+  Metadata metadata;          // added to the file's own
 };
 
 struct FileQuantizeReport {
   struct Converted {
     std::string name;
+    std::string format;
     Shape shape;
     int64_t bytes_before;
     int64_t bytes_after;    // codes and scales

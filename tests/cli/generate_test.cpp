@@ -126,13 +126,16 @@ TEST_F(CliGenerate, AQuantizedModelSaysWhenAnotherPrecisionWasAskedFor) {
     EXPECT_EQ(result.code, 0) << result.err;
     return json::parse(result.out)["precision"];
   };
-  EXPECT_EQ(used("auto")["used"], "nvfp4");
+  // Nothing is native on a CPU, and nothing says how good it is.
+  EXPECT_EQ(used("auto")["used"], "bf16");
+  EXPECT_THAT(used("auto")["why"], HasSubstr("nvfp4 is not native here"));
+  EXPECT_EQ(used("stored")["used"], "nvfp4");
   EXPECT_EQ(used("nvfp4")["used"], "nvfp4");
   EXPECT_EQ(used("bf16")["used"], "bf16");
   EXPECT_THAT(used("bf16")["why"], HasSubstr("weights stored as nvfp4"));
-  // The refiners were left in bf16 and are converted now; what is stored stays what it is.
+  // What is stored stays what it is, and so does what the file left in bf16.
   EXPECT_EQ(used("fp8")["how"], "fallback");
-  EXPECT_EQ(used("fp8")["used"], "fp8 and nvfp4");
+  EXPECT_EQ(used("fp8")["used"], "nvfp4");
   expect_one_line(run(arguments({"x", "--precision", "fp8", "--strict"})), 3, "stored as");
 }
 

@@ -6,6 +6,7 @@
 #include "halftone/io/json.h"
 #include "halftone/io/safetensors_file.h"
 #include "halftone/models/zimage/model.h"
+#include "halftone/quantize/calibrate.h"
 #include "halftone/quantize/metrics.h"
 #include "halftone/quantize/parity.h"
 #include "tests/support/procedural.h"
@@ -121,6 +122,45 @@ TEST(EmojiModel, PrecisionsHoldTheirFloors) {
                           {"nvfp4", 0.9650, 0.915, 0.915}};
   for (const Floor& floor : floors) {
     const ParityResult r = compare_with(reference, *load(floor.precision), options, 0, kSilent);
+    const std::string reached =
+        fmt::format("{}: velocity {:.5f}, worst {:.5f}, SSIM {:.4f}", floor.precision,
+                    r.velocity_cosine_all.mean, r.velocity_cosine_all.worst, r.ssim.mean);
+    EXPECT_GE(r.velocity_cosine_all.mean, floor.velocity_mean) << reached;
+    EXPECT_GE(r.velocity_cosine_all.worst, floor.velocity_worst) << reached;
+    EXPECT_GE(r.ssim.mean, floor.ssim_mean) << reached;
+    EXPECT_LT(r.velocity_cosine_all.mean, 0.9999) << reached << ": nothing was quantized";
+  }
+}
+
+// The same for models that were calibrated: weights rounded with compensation.
+TEST(EmojiModel, CalibratedPrecisionsHoldTheirFloors) {
+  CalibrationOptions calibration;
+  calibration.prompts = {"a rocket on a dark background", "two trees and a house"};
+  calibration.width = calibration.height = 128;
+  calibration.steps = 4;
+  calibration.first_seed = 100;
+  calibration.moments = true;
+  calibration.threads = 2;
+  LoadOptions plain;
+  plain.kernels = &cpu_kernels();
+  plain.stream = {2};
+  plain.compile = false;
+  const Calibration seen =
+      calibrate(*zimage::load_model({kModel, {}}, plain), schedule(), calibration, {}, {}, kSilent);
+  const WeightQuantizer quantizer = [&](const std::string& name, const Tensor& w, const Format& f) {
+    return quantize_compensated(w, f, *seen.moments_of(name), cpu_kernels(), {2});
+  };
+  ParityOptions options;
+  options.prompts = {"a red apple on a blue background", "a cat next to a pizza"};
+  options.width = options.height = 128;
+  options.steps = 4;
+  options.layer_cases = 0;
+  const ReferenceRun reference = run_reference(*load("bf16"), schedule(), options, kSilent);
+  const Floor floors[] = {{"fp8", 0.9972, 0.991, 0.990}, {"nvfp4", 0.9640, 0.905, 0.930}};
+  for (const Floor& floor : floors) {
+    const auto model = load("bf16");
+    model->set_recipe(model->default_recipe(*find_format(floor.precision)), quantizer);
+    const ParityResult r = compare_with(reference, *model, options, 0, kSilent);
     const std::string reached =
         fmt::format("{}: velocity {:.5f}, worst {:.5f}, SSIM {:.4f}", floor.precision,
                     r.velocity_cosine_all.mean, r.velocity_cosine_all.worst, r.ssim.mean);

@@ -1,0 +1,507 @@
+#include "halftone/cli/quantize_model.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "halftone/base/error.h"
+#include "halftone/base/files.h"
+#include "halftone/base/text.h"
+#include "halftone/base/threads.h"
+#include "halftone/cli/progress_bar.h"
+#include "halftone/io/model_hash.h"
+#include "halftone/quantize/certificate.h"
+#include "halftone/quantize/convert_file.h"
+#include "halftone/quantize/quantize_checkpoint.h"
+#include "halftone/quantize/recipe_file.h"
+#include "halftone/quantize/search.h"
+
+namespace halftone::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+constexpr const char* kPart = "transformer";  // of a folder in diffusers layout
+
+// "cosine=0.998", "bytes=12M" or "auto": what a format can be expected to hold.
+Budget parse_budget(const std::string& text, const Format& smallest) {
+  Budget budget;
+  if (text == "auto") {
+    // Somewhat above 0.99 and 0.999: against bf16, its own rounding costs about 0.0002.
+    budget.cosine = smallest.element_bits() == 4 ? 0.9905 : 0.9993;
+    return budget;
+  }
+  const size_t equals = text.find('=');
+  const std::string what = text.substr(0, equals);
+  const std::string value = equals == std::string::npos ? "" : text.substr(equals + 1);
+  if (what == "bytes") {
+    budget.bytes = parse_bytes(value, "--budget");
+    return budget;
+  }
+  char* end = nullptr;
+  const double cosine = std::strtod(value.c_str(), &end);
+  if (what != "cosine" || value.empty() || *end != '\0' || !(cosine > 0 && cosine < 1)) {
+    throw Error(ErrorCode::kUsage, "--budget",
+                "'{}' is neither auto, cosine=C with C below 1, nor bytes=SIZE", printable(text));
+  }
+  budget.cosine = cosine;
+  return budget;
+}
+
+void write_text(const fs::path& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  if (!out.flush()) throw Error(ErrorCode::kIo, path.string(), "cannot be written");
+}
+
+// Weights as they are rounded, each once for each format.
+class Rounder {
+ public:
+  Rounder(Rounding rounding, const Calibration* calibration, int threads)
+      : rounding_(rounding), calibration_(calibration), threads_(threads) {}
+
+  WeightQuantizer function() {
+    if (rounding_ == Rounding::kNearest) return {};
+    return [this](const std::string& name, const Tensor& weight, const Format& format) {
+      const auto key = std::pair(name, std::string(format.name));
+      const auto found = made_.find(key);
+      if (found != made_.end()) return found->second;
+      const InputMoments* moments = calibration_->moments_of(name);
+      HT_ASSERT(moments != nullptr);
+      QuantizedTensor q = quantize_compensated(weight, format, *moments, cpu_kernels(), {threads_});
+      made_.emplace(key, q);
+      return q;
+    };
+  }
+
+ private:
+  Rounding rounding_;
+  const Calibration* calibration_;
+  int threads_;
+  std::map<std::pair<std::string, std::string>, QuantizedTensor> made_;
+};
+
+class ModelQuantizer {
+ public:
+  ModelQuantizer(const QuantizeModelOptions& options, const Context& context)
+      : options_(options),
+        context_(context),
+        threads_(options.model.threads > 0 ? options.model.threads : hardware_threads()) {}
+
+  void run() {
+    const auto start = std::chrono::steady_clock::now();
+    read_recipe_file();
+    check();
+    load_original();
+    if (calibrates_) run_calibration();
+    choose();
+    if (calibrates_ && options_.certify > 0) certify();
+    write();
+    seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    options_.json ? print_json(report_json()) : print_report();
+  }
+
+ private:
+  void read_recipe_file() {
+    if (!options_.recipe.empty()) given_ = read_recipe(options_.recipe);
+    if (!given_ && options_.format.empty()) {
+      throw Error(ErrorCode::kUsage, "--format", "is needed, or a --recipe");
+    }
+    if (given_ && !options_.format.empty()) {
+      throw Error(ErrorCode::kUsage, "--format", "and --recipe both say which format");
+    }
+    if (given_ && !options_.budget.empty()) {
+      throw Error(ErrorCode::kUsage, "--budget", "makes a recipe, and --recipe gives one");
+    }
+    format_ = given_ ? given_->recipe.format : *find_format(options_.format);
+    if (!options_.budget.empty()) budget_ = parse_budget(options_.budget, format_);
+    const bool compensated =
+        options_.rounding == "compensated" ||
+        (options_.rounding == "auto" && given_ && given_->rounding == Rounding::kCompensated);
+    calibrates_ = options_.calibrate || !options_.budget.empty() || compensated ||
+                  options_.activations == "static";
+    rounding_ = (calibrates_ && options_.rounding == "auto" && !given_) || compensated
+                    ? Rounding::kCompensated
+                    : Rounding::kNearest;
+  }
+
+  void check() const {
+    if (options_.output.empty()) throw Error(ErrorCode::kUsage, "--output", "is needed");
+    std::error_code ignored;
+    if (!is_folder(options_.model.model) && !options_.model.model.empty()) {
+      throw Error(ErrorCode::kUsage, "--model",
+                  "'{}' is no folder; for a single file: halftone quantize FILE --format F -o OUT",
+                  printable(options_.model.model));
+    }
+    if (fs::equivalent(options_.model.model, options_.output, ignored)) {
+      throw Error(ErrorCode::kUsage, options_.output, "the output is the input");
+    }
+  }
+
+  ModelOptions with(const std::string& precision, const std::string& compile) const {
+    ModelOptions how = options_.model;
+    how.precision = precision;
+    how.compile = compile;
+    return how;
+  }
+
+  // In full precision, so that what is measured is the formats' doing alone.
+  void load_original() {
+    original_ = load(with("fp32", "off"));
+    if (original_.model->load_report().stored) {
+      throw Error(ErrorCode::kInvalidInput, original_.path,
+                  "is quantized already; quantize the original");
+    }
+    hash_ = original_.model->hash();
+    const ModelDefaults sampling = sampling_of(options_.sampling, original_.defaults);
+    std::vector<std::string> prompts;
+    if (given_ && given_->calibrated && options_.prompts.empty()) {
+      const auto& c = *given_->calibrated;
+      how_ = {c.prompts, static_cast<uint64_t>(c.seed), c.width, c.height,
+              static_cast<int>(c.steps)};
+    } else {
+      how_.prompts = gather_prompts({}, options_.prompts);
+      if (how_.prompts.empty()) how_.prompts = usual_prompts();
+      how_.first_seed = options_.sampling.seed;
+      how_.width = sampling.width;
+      how_.height = sampling.height;
+      how_.steps = sampling.steps;
+      if (options_.samples > 0) {
+        for (size_t i = 0; static_cast<int>(how_.prompts.size()) < options_.samples; ++i) {
+          how_.prompts.push_back(how_.prompts[i]);
+        }
+        how_.prompts.resize(static_cast<size_t>(options_.samples));
+      }
+    }
+    how_.moments = rounding_ == Rounding::kCompensated;
+    how_.threads = threads_;
+  }
+
+  void run_calibration() {
+    fs::create_directories(options_.output);
+    partial_ = fs::path(options_.output) / ".calibration.safetensors";
+    const std::string fingerprint =
+        text_hash(fmt::format("{} {} {} {} {} {} {}", hash_, fmt::join(how_.prompts, "\n"),
+                              how_.first_seed, how_.width, how_.height, how_.steps, how_.moments));
+    ProgressBar bar("calibrating", context_, options_.json, ProgressBar::Unit::kSteps);
+    calibration_ = calibrate(*original_.model, original_.schedule, how_, partial_, fingerprint,
+                             [&](const Progress& p) { bar.update(p); });
+    bar.clear();
+  }
+
+  // The recipe, before or after a search.
+  void choose() {
+    QuantizeRecipe base = given_ ? given_->recipe : original_.model->default_recipe(format_);
+    for (const std::string& pattern : options_.exclude) {
+      base.keep.insert(base.keep.begin(), {pattern, "excluded"});
+    }
+    if (!options_.include.empty()) base.include = options_.include;
+    if (calibrates_) {
+      for (const auto& [weight, range] : calibration_.inputs) {
+        if (!range.finite()) {
+          base.keep.push_back({weight, "its input is not finite"});
+          not_finite_.push_back(weight);
+        }
+      }
+    }
+    rounder_.emplace(rounding_, &calibration_, threads_);
+    recipe_ = base;
+    add_scales();
+    if (!options_.budget.empty()) search();
+  }
+
+  // Static scales, where they were asked for or the format has no other way that is cheap: a scale
+  // that spans rows is otherwise taken from each picture.
+  void add_scales() {
+    if (!calibrates_ || options_.activations == "dynamic" || given_) return;
+    for (const auto& [weight, range] : calibration_.inputs) {
+      if (!range.finite()) continue;
+      const bool spans_rows = format_.span == ScaleSpan::kTensor || format_.global_scale;
+      if (format_.scale == ScaleType::kE8M0 || (!spans_rows && options_.activations != "static")) {
+        continue;
+      }
+      recipe_.input_scales[weight] = static_scale_for(format_, range.largest());
+    }
+  }
+
+  void search() {
+    std::vector<Candidate> candidates = {{format_, true}, {format_, false}};
+    if (format_.element_bits() == 4) {
+      candidates.push_back({formats::fp8, true});
+      candidates.push_back({formats::fp8, false});
+    }
+    // Compiled: many predictions are made.
+    LoadedModel model = load(with("fp32", "on"));
+    ProgressBar bar("measuring layers", context_, options_.json, ProgressBar::Unit::kSteps);
+    const Minimize minimize = options_.minimize == "bytes"  ? Minimize::kBytes
+                              : options_.minimize == "time" ? Minimize::kTime
+                                                            : Minimize::kBoth;
+    QuantizeRecipe base = recipe_;
+    base.input_scales.clear();  // of the first format alone; added to what it is chosen for
+    found_ = search_formats(
+        {*model.model, calibration_, base, candidates, minimize, budget_, rounder_->function()},
+        [&](const Progress& p) { bar.update(p); });
+    bar.clear();
+    const QuantizeRecipe chosen = recipe_of(base, *found_, found_->chosen.choice);
+    const auto scales = recipe_.input_scales;
+    recipe_ = chosen;
+    for (const auto& rule : recipe_.rules) {
+      const auto scale = scales.find(rule.pattern);
+      if (scale != scales.end() && rule.format == format_ && rule.activations) {
+        recipe_.input_scales.insert(*scale);
+      }
+    }
+  }
+
+  RecipeFile recipe_file() const {
+    RecipeFile file{original_.model->family(), recipe_, rounding_, {}, {}};
+    if (calibrates_) {
+      file.calibrated = {how_.prompts, how_.width, how_.height, how_.steps,
+                         static_cast<int64_t>(how_.first_seed)};
+    }
+    file.origin = {{"model_hash", hash_}};
+    if (found_) {
+      file.origin.emplace_back("budget", options_.budget);
+      file.origin.emplace_back("minimize", options_.minimize);
+      file.origin.emplace_back("cosine", fmt::format("{:.6f}", found_->measured));
+    }
+    return file;
+  }
+
+  // Against bf16, on other noise than it was calibrated with.
+  void certify() {
+    ParityOptions how;
+    how.prompts = how_.prompts;
+    how.prompts.resize(std::min(how.prompts.size(), static_cast<size_t>(options_.certify)));
+    how.first_seed = how_.first_seed + 1'000'000;
+    how.width = how_.width;
+    how.height = how_.height;
+    how.steps = how_.steps;
+    how.layer_cases = 0;
+    const int64_t total = reference_predictions(how) + compared_predictions(how);
+    int64_t before = 0;
+    ProgressBar bar("certifying", context_, options_.json, ProgressBar::Unit::kSteps);
+    const ProgressFn progress = [&](const Progress& p) {
+      bar.update({p.item, before + p.done, total});
+    };
+    LoadedModel model = load(with("bf16", "on"));
+    const ReferenceRun reference = run_reference(*model.model, model.schedule, how, progress);
+    before = reference_predictions(how);
+    model.model->set_recipe(recipe_, rounder_->function());
+    ParityResult result = compare_with(reference, *model.model, how, 0, progress);
+    bar.clear();
+    result.name = precision_name(model.model->load_report().formats);
+    certificate_ = certificate_of(result, how);
+    certificate_->model_hash = hash_;
+    certificate_->recipe_hash = text_hash(to_toml(recipe_file()));
+    certificate_->reference = "bf16";
+  }
+
+  void write() {
+    FileQuantizeOptions how{format_, {}, {}, std::map<std::string, WeightChoice>(), {}, {}};
+    const Checkpoint input = Checkpoint::open(fs::path(original_.path) / kPart);
+    // What the recipe selects, by the model's own names.
+    original_.model->set_recipe(recipe_, plan_only());
+    for (const auto& linear : original_.model->load_report().quantized.converted) {
+      if (input.find(linear.weight) == nullptr) {
+        throw Error(ErrorCode::kUnsupported, original_.path,
+                    "names its tensors otherwise than diffusers ('{}' is missing); quantize the "
+                    "file by itself",
+                    printable(linear.weight));
+      }
+      WeightChoice choice{linear.format, linear.activations && recipe_.activations, {}};
+      const auto scale = recipe_.input_scales.find(linear.weight);
+      if (scale != recipe_.input_scales.end() && choice.activations &&
+          linear.format.scale != ScaleType::kE8M0) {
+        choice.input_scale = scale->second;
+      }
+      (*how.chosen)[linear.weight] = choice;
+    }
+    kept_ = original_.model->load_report().quantized.kept;
+    how.quantizer = rounder_->function();
+    if (certificate_) how.metadata[kCertificateKey] = to_json(*certificate_);
+    ProgressBar bar("writing", context_, options_.json);
+    const ProgressFn progress = [&](const Progress& p) { bar.update(p); };
+    const fs::path folder = options_.output;
+    copy_model_folder(original_.path, folder, kPart, progress);
+    report_ = quantize_checkpoint(input, folder / kPart, how, cpu_kernels(), {threads_}, progress);
+    if (options_.dialect != "halftone") convert(input, folder / kPart, progress);
+    write_text(folder / "recipe.toml", to_toml(recipe_file()));
+    if (calibrates_) write_text(folder / "calibration.json", calibration_json(calibration_));
+    bar.clear();
+    std::error_code ignored;
+    if (!partial_.empty()) fs::remove(partial_, ignored);
+  }
+
+  // Looks at what a recipe selects without converting anything.
+  static WeightQuantizer plan_only() {
+    return [](const std::string&, const Tensor& weight, const Format& format) {
+      return QuantizedTensor::empty(format, weight.shape());
+    };
+  }
+
+  void convert(const Checkpoint& input, const fs::path& folder, const ProgressFn& progress) const {
+    for (const auto& file : input.files()) {
+      const fs::path path = folder / file->path().filename();
+      fs::path ours = path;
+      ours += ".halftone";
+      fs::rename(path, ours);
+      FileConvertOptions how;
+      how.to = *find_dialect(options_.dialect);
+      convert_file(ours, path, how, progress);
+      fs::remove(ours);
+    }
+  }
+
+  static std::string precision_name(const std::map<std::string, int>& formats) {
+    std::string out;
+    for (const auto& [name, count] : formats) out += (out.empty() ? "" : " and ") + name;
+    return out;
+  }
+
+  struct Row {
+    int weights = 0;
+    int64_t before = 0, after = 0;
+    double error = 0;
+  };
+  std::map<std::string, Row> rows() const {
+    std::map<std::string, Row> rows;
+    for (const auto& tensor : report_.converted) {
+      const auto choice = recipe_activations(tensor.name);
+      Row& row = rows[Candidate{*find_format(tensor.format), choice}.name()];
+      ++row.weights;
+      row.before += tensor.bytes_before;
+      row.after += tensor.bytes_after;
+      row.error += tensor.relative_error;
+    }
+    return rows;
+  }
+  bool recipe_activations(const std::string& weight) const {
+    for (const auto& rule : recipe_.rules) {
+      if (glob_match(rule.pattern, weight)) return rule.activations;
+    }
+    return recipe_.activations;
+  }
+
+  ordered_json report_json() const {
+    ordered_json out;
+    out["model"] = original_.path;
+    out["output"] = options_.output;
+    out["model_hash"] = hash_;
+    out["seconds"] = seconds_;
+    out["file_bytes"] = {{"before", report_.file_bytes_before},
+                         {"after", report_.file_bytes_after}};
+    for (const auto& [name, row] : rows()) {
+      out["formats"][name] = {{"weights", row.weights},
+                              {"bytes_before", row.before},
+                              {"bytes_after", row.after},
+                              {"mean_error", row.error / row.weights}};
+    }
+    out["kept"] = ordered_json::array();
+    for (const auto& kept : kept_) {
+      out["kept"].push_back({{"name", kept.weight}, {"reason", kept.reason}});
+    }
+    out["not_finite"] = not_finite_;
+    if (found_) {
+      out["search"]["measured_cosine"] = found_->measured;
+      out["search"]["predicted_cosine"] = found_->chosen.cosine;
+      out["search"]["bytes"] = found_->chosen.bytes;
+      out["search"]["within_budget"] = found_->within_budget;
+      for (const TradeOff& point : found_->curve) {
+        out["search"]["curve"].push_back({{"bytes", point.bytes}, {"cosine", point.cosine}});
+      }
+      for (const SearchGroup& group : found_->groups) {
+        ordered_json loss;
+        for (size_t i = 0; i < found_->candidates.size(); ++i) {
+          loss[found_->candidates[i].name()] = group.loss[i];
+        }
+        out["search"]["groups"].push_back({{"weights", group.weights}, {"loss", loss}});
+      }
+    }
+    if (certificate_) out["certificate"] = nlohmann::json::parse(to_json(*certificate_));
+    return out;
+  }
+
+  void print_curve() const {
+    fmt::print("  trade-off on {} predictions, bf16 {}:\n", calibration_.points.size(),
+               human_bytes(found_->curve.back().bytes));
+    fmt::print("  {:>12} {:>10}\n", "WEIGHTS", "COSINE");
+    constexpr size_t kLines = 10;
+    const size_t count = found_->curve.size();
+    size_t last = count;
+    for (size_t line = 0; line < kLines; ++line) {
+      const size_t i = line * (count - 1) / (kLines - 1);
+      if (i == last) continue;
+      last = i;
+      fmt::print("  {:>12} {:>10.6f}\n", human_bytes(found_->curve[i].bytes),
+                 found_->curve[i].cosine);
+    }
+    fmt::print("  {:>12} {:>10.6f}  chosen; measured {:.6f}, worst {:.6f}{}\n",
+               human_bytes(found_->chosen.bytes), found_->chosen.cosine, found_->measured,
+               found_->worst, found_->within_budget ? "" : " (the budget was not reached)");
+  }
+
+  void print_report() const {
+    fmt::print("{} -> {} in {}\n", printable(original_.path, 1000),
+               printable(options_.output, 1000), human_seconds(seconds_));
+    if (found_) print_curve();
+    fmt::print("  {:<18} {:>7} {:>12} {:>12} {:>6} {:>11}\n", "", "LINEARS", "BEFORE", "AFTER",
+               "RATIO", "ERROR MEAN");
+    for (const auto& [name, row] : rows()) {
+      fmt::print("  {:<18} {:>7} {:>12} {:>12} {:>6.3f} {:>11.3e}\n", name, row.weights,
+                 human_bytes(row.before), human_bytes(row.after),
+                 static_cast<double>(row.after) / static_cast<double>(row.before),
+                 row.error / row.weights);
+    }
+    fmt::print("  {:<18} {:>7} {:>12} {:>12} {:>6.3f}\n", "all of the file", "",
+               human_bytes(report_.file_bytes_before), human_bytes(report_.file_bytes_after),
+               static_cast<double>(report_.file_bytes_after) /
+                   static_cast<double>(report_.file_bytes_before));
+    for (const std::string& weight : not_finite_) {
+      fmt::print("  kept: {}: its input is not finite\n", printable(weight));
+    }
+    if (certificate_) {
+      const Certificate& c = *certificate_;
+      fmt::print(
+          "  certificate: velocity cosine {:.6f} (5% tail {:.6f}, worst {:.6f}), SSIM {:.4f}, "
+          "of {} pictures against {}\n",
+          c.velocity_cosine.mean, c.velocity_cosine.tail, c.velocity_cosine.worst, c.ssim.mean,
+          c.pictures, c.reference);
+    }
+    fmt::print("  recipe: {}\n", (fs::path(options_.output) / "recipe.toml").string());
+  }
+
+  const QuantizeModelOptions& options_;
+  const Context& context_;
+  int threads_;
+  Format format_;
+  Budget budget_;
+  Rounding rounding_ = Rounding::kNearest;
+  bool calibrates_ = false;
+  std::optional<RecipeFile> given_;
+  LoadedModel original_;
+  std::string hash_;
+  CalibrationOptions how_;
+  fs::path partial_;
+  Calibration calibration_;
+  QuantizeRecipe recipe_;
+  std::optional<Rounder> rounder_;
+  std::optional<SearchResult> found_;
+  std::optional<Certificate> certificate_;
+  std::vector<std::string> not_finite_;
+  std::vector<QuantizeReport::Kept> kept_;
+  FileQuantizeReport report_;
+  double seconds_ = 0;
+};
+
+}  // namespace
+
+void quantize_model(const QuantizeModelOptions& options, const Context& context) {
+  ModelQuantizer(options, context).run();
+}
+
+}  // namespace halftone::cli

@@ -1,0 +1,70 @@
+// Runs a model's own sampler over prompts and watches what its linears are given: how large, at
+// every sigma. What the predictions were is kept for measuring recipes against.
+#pragma once
+
+#include <array>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "halftone/base/progress.h"
+#include "halftone/diffusion/generate.h"
+#include "halftone/quantize/compensate.h"
+
+namespace halftone {
+
+struct CalibrationOptions {
+  std::vector<std::string> prompts;  // one picture each, seeds counting up
+  uint64_t first_seed = 0;
+  int64_t width = 0, height = 0;
+  int steps = 8;
+  int points_per_prompt = 3;  // predictions that are kept, spread over the sigmas
+  bool moments = false;       // of inputs, for compensated rounding
+  int threads = 1;
+};
+
+// What one linear was given.
+struct InputRange {
+  // Largest magnitude by step of the sampler; NaN or Inf where a value was.
+  std::vector<float> amax;
+  // Values by magnitude: bin i counts 2^(i - kLowest) <= |x| < twice that; zeros are in none.
+  static constexpr int kBins = 64, kLowest = 40;
+  std::array<int64_t, kBins> histogram{};
+
+  float largest() const;  // over all steps
+  bool finite() const;
+};
+
+// A prediction that the model made on the way: what recipes are held to.
+struct CalibrationPoint {
+  int prompt = 0, step = 0;
+  Tensor latents, velocity;
+};
+
+struct Calibration {
+  std::vector<float> sigmas;
+  std::map<std::string, InputRange> inputs;  // by weight
+  std::vector<CalibrationPoint> points;
+  std::vector<Condition> conditions;  // by prompt
+  // Of inputs, by the first of the weights that read them; empty where they were not asked for.
+  std::map<std::string, InputMoments> moments;
+  const InputMoments* moments_of(const std::string& weight) const;
+  std::map<std::string, std::string> first_of_group;
+};
+
+// `model` is not compiled and runs in high precision. Where `partial` names a file, what each
+// prompt gave is kept there, and a run that was interrupted goes on from it; one that belongs to
+// other options or another model (told by `fingerprint`) is begun anew. The file is left for the
+// caller to remove.
+Calibration calibrate(DiffusionModel& model, const FlowMatchConfig& schedule,
+                      const CalibrationOptions& options, const std::filesystem::path& partial,
+                      const std::string& fingerprint, const ProgressFn& progress);
+
+// The static scale of an input with this largest magnitude: FP8's, or NVFP4's global one.
+float static_scale_for(const Format& format, float largest);
+
+// The ranges by sigma and the histograms, for people and tools.
+std::string calibration_json(const Calibration& calibration);
+
+}  // namespace halftone

@@ -1,0 +1,96 @@
+#include "halftone/quantize/certificate.h"
+
+#include <nlohmann/json.hpp>
+
+#include "halftone/base/error.h"
+#include "halftone/io/json.h"
+
+namespace halftone {
+namespace {
+
+constexpr int kVersion = 1;
+
+nlohmann::ordered_json spread_json(const Spread& s) {
+  return {{"mean", s.mean}, {"median", s.median}, {"p5", s.tail}, {"worst", s.worst}};
+}
+
+class Reader {
+ public:
+  Reader(const nlohmann::json& json, const std::string& where) : json_(json), where_(where) {}
+
+  std::string text(const char* field) const {
+    if (!json_.contains(field) || !json_[field].is_string()) fail(field);
+    return json_[field].get<std::string>();
+  }
+  double number(const char* field) const {
+    if (!json_.contains(field) || !json_[field].is_number()) fail(field);
+    return json_[field].get<double>();
+  }
+  Spread spread(const char* field) const {
+    if (!json_.contains(field) || !json_[field].is_object()) fail(field);
+    const Reader inner(json_[field], where_);
+    return {inner.number("mean"), inner.number("median"), inner.number("p5"),
+            inner.number("worst")};
+  }
+
+ private:
+  [[noreturn]] void fail(const char* field) const {
+    throw Error(ErrorCode::kInvalidInput, where_, "the certificate has no '{}'", field);
+  }
+  const nlohmann::json& json_;
+  const std::string& where_;
+};
+
+}  // namespace
+
+Certificate certificate_of(const ParityResult& result, const ParityOptions& options) {
+  Certificate c;
+  c.precision = result.name;
+  c.pictures = static_cast<int>(result.cases.size());
+  c.steps = options.steps;
+  c.velocity_cosine = result.velocity_cosine_all;
+  c.velocity_error = result.velocity_error_all.mean;
+  c.ssim = result.ssim;
+  return c;
+}
+
+std::string to_json(const Certificate& c) {
+  const nlohmann::ordered_json json = {{"version", kVersion},
+                                       {"model_hash", c.model_hash},
+                                       {"recipe_hash", c.recipe_hash},
+                                       {"reference", c.reference},
+                                       {"precision", c.precision},
+                                       {"pictures", c.pictures},
+                                       {"steps", c.steps},
+                                       {"velocity_cosine", spread_json(c.velocity_cosine)},
+                                       {"velocity_error", c.velocity_error},
+                                       {"ssim", spread_json(c.ssim)}};
+  return json.dump();
+}
+
+Certificate parse_certificate(std::string_view text, const std::string& where) {
+  const nlohmann::json json = parse_json(text, where);
+  if (!json.is_object() || json.value("version", nlohmann::json()) != nlohmann::json(kVersion)) {
+    throw Error(ErrorCode::kUnsupported, where, "the certificate is not of version {}", kVersion);
+  }
+  const Reader read(json, where);
+  Certificate c;
+  c.model_hash = read.text("model_hash");
+  c.recipe_hash = read.text("recipe_hash");
+  c.reference = read.text("reference");
+  c.precision = read.text("precision");
+  c.pictures = static_cast<int>(read.number("pictures"));
+  c.steps = static_cast<int>(read.number("steps"));
+  c.velocity_cosine = read.spread("velocity_cosine");
+  c.velocity_error = read.number("velocity_error");
+  c.ssim = read.spread("ssim");
+  return c;
+}
+
+std::optional<Certificate> certificate_in(const Metadata& metadata, const std::string& where) {
+  const auto found = metadata.find(kCertificateKey);
+  if (found == metadata.end()) return std::nullopt;
+  return parse_certificate(found->second, where + ": metadata " + kCertificateKey);
+}
+
+}  // namespace halftone

@@ -1,0 +1,36 @@
+// What was measured of a quantized model, written into its file: so that whoever runs it knows how
+// far it is from the original, and which original that was.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "halftone/io/safetensors_header.h"
+#include "halftone/quantize/parity.h"
+
+namespace halftone {
+
+inline constexpr const char* kCertificateKey = "halftone.certificate";
+
+struct Certificate {
+  std::string model_hash;   // of the original's files, headers and data: XXH3-128
+  std::string recipe_hash;  // of the recipe's text without this: XXH3-128
+  std::string reference;    // the precision that it was compared with
+  std::string precision;    // what it runs in: "fp8", "bf16 and fp8"
+  int pictures = 0, steps = 0;
+  Spread velocity_cosine, ssim;
+  double velocity_error = 0;  // mean
+
+  // The mean cosine of predictions counts.
+  bool meets(double threshold) const { return velocity_cosine.mean >= threshold; }
+};
+
+Certificate certificate_of(const ParityResult& result, const ParityOptions& options);
+
+std::string to_json(const Certificate& certificate);
+// An Error that names `where` for what is no certificate.
+Certificate parse_certificate(std::string_view text, const std::string& where);
+// Of a file's metadata, where there is one.
+std::optional<Certificate> certificate_in(const Metadata& metadata, const std::string& where);
+
+}  // namespace halftone

@@ -1,0 +1,82 @@
+#include "halftone/quantize/recipe_file.h"
+
+#include <fstream>
+#include <sstream>
+
+#include "halftone/base/error.h"
+
+namespace halftone {
+namespace {
+
+std::string toml_string(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+}  // namespace
+
+std::string to_toml(const RecipeFile& file) {
+  const QuantizeRecipe& r = file.recipe;
+  std::string out =
+      "# Formats of a model's linears. Use it again: halftone quantize --model DIR --recipe FILE\n";
+  out += fmt::format("version = {}\nfamily = {}\n", kRecipeVersion, toml_string(file.family));
+  out +=
+      fmt::format("format = {}  # of what no [[layer]] below names\n", toml_string(r.format.name));
+  out += fmt::format("rounding = \"{}\"\n",
+                     file.rounding == Rounding::kNearest ? "nearest" : "compensated");
+  for (const std::string& pattern : r.include)
+    out += fmt::format("\n[[select]]\nmatch = {}\n", toml_string(pattern));
+  for (const auto& [pattern, reason] : r.keep) {
+    out += fmt::format("\n[[keep]]\nmatch = {}\nreason = {}\n", toml_string(pattern),
+                       toml_string(reason));
+  }
+  for (const auto& rule : r.rules) {
+    out += fmt::format("\n[[layer]]\nmatch = {}\nformat = {}\n", toml_string(rule.pattern),
+                       toml_string(rule.format.name));
+    if (rule.format.quantized() && !rule.activations) {
+      out += fmt::format("inputs = \"{}\"\n", "high-precision");
+    }
+  }
+  if (!r.input_scales.empty()) {
+    out +=
+        "\n# Calibrated: the largest magnitude, divided by what the format holds.\n"
+        "[input_scales]\n";
+    for (const auto& [weight, scale] : r.input_scales) {
+      out += fmt::format("{} = {:.9e}\n", toml_string(weight), scale);
+    }
+  }
+  if (file.calibrated) {
+    const auto& c = *file.calibrated;
+    out += fmt::format(
+        "\n[calibration]\nwidth = {}\nheight = {}\nsteps = {}\nseed = {}\nprompts = [\n", c.width,
+        c.height, c.steps, c.seed);
+    for (const std::string& prompt : c.prompts) out += "  " + toml_string(prompt) + ",\n";
+    out += "]\n";
+  }
+  if (!file.origin.empty()) {
+    out += "\n# How this came about.\n[origin]\n";
+    for (const auto& [key, value] : file.origin)
+      out += fmt::format("{} = {}\n", key, toml_string(value));
+  }
+  return out;
+}
+
+RecipeFile read_recipe(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::stringstream text;
+  text << in.rdbuf();
+  if (!in) throw Error(ErrorCode::kNotFound, path.string(), "cannot be read");
+  return parse_recipe(text.str(), path.string());
+}
+
+}  // namespace halftone

@@ -1,0 +1,225 @@
+#include "halftone/quantize/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "halftone/base/error.h"
+#include "halftone/quantize/metrics.h"
+#include "halftone/tensor/quantized_tensor.h"
+
+namespace halftone {
+namespace {
+
+int64_t bytes_in(const Format& format, const Shape& shape) {
+  if (!format.quantized()) return shape.numel() * 2;
+  return quantized_layout(format, shape[0], shape[1], 1).bytes;
+}
+
+// Of bf16's, where tensor cores multiply in the format: twice the operations at 8 bits, four times
+// at 4.
+double time_of(const Candidate& candidate) {
+  if (!candidate.format.quantized() || !candidate.activations) return 1;
+  return candidate.format.element_bits() / 16.0;
+}
+
+bool takes(const Format& format, const Shape& shape) {
+  return format.span != ScaleSpan::kBlock || shape[1] % format.block == 0;
+}
+
+std::vector<SearchGroup> groups_of(const SearchInput& input,
+                                   const std::vector<Candidate>& candidates) {
+  std::map<int, SearchGroup> groups;
+  for (const LinearInfo& linear : input.model.linears()) {
+    const auto seen = input.calibration.inputs.find(linear.weight);
+    if (seen != input.calibration.inputs.end() && !seen->second.finite()) continue;  // kept
+    const bool fits = std::all_of(candidates.begin(), candidates.end(), [&](const Candidate& c) {
+      return takes(c.format, linear.shape);
+    });
+    if (!fits) continue;
+    SearchGroup& group = groups[linear.group];
+    group.weights.push_back(linear.weight);
+    group.bytes.resize(candidates.size(), 0);
+    group.cost.resize(candidates.size(), 0);
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      const int64_t bytes = bytes_in(candidates[i].format, linear.shape);
+      const double time = time_of(candidates[i]) * static_cast<double>(linear.shape.numel()) * 2;
+      group.bytes[i] += bytes;
+      constexpr double kTie = 1e-3;  // of what is not minimized, so that less of it is preferred
+      const bool by_bytes = input.minimize != Minimize::kTime,
+                 by_time = input.minimize != Minimize::kBytes;
+      group.cost[i] +=
+          (by_bytes ? 1 : kTie) * static_cast<double>(bytes) + (by_time ? 1 : kTie) * time;
+    }
+  }
+  std::vector<SearchGroup> found;
+  for (auto& [id, group] : groups) {
+    group.loss.assign(candidates.size(), 0.0);
+    found.push_back(std::move(group));
+  }
+  return found;
+}
+
+TradeOff point_of(const std::vector<SearchGroup>& groups, std::vector<int> choice) {
+  TradeOff point{0, 0, 1, std::move(choice)};
+  for (size_t g = 0; g < groups.size(); ++g) {
+    point.bytes += groups[g].bytes[point.choice[g]];
+    point.cost += groups[g].cost[point.choice[g]];
+    point.cosine -= groups[g].loss[point.choice[g]];
+  }
+  return point;
+}
+
+// The first point that keeps the budget when losses are `factor` times what was predicted.
+const TradeOff* pick(const std::vector<TradeOff>& curve, const Budget& budget, double factor) {
+  if (budget.bytes) {
+    const TradeOff* best = nullptr;
+    for (const TradeOff& point : curve) {
+      if (point.bytes <= *budget.bytes && (best == nullptr || point.cosine > best->cosine)) {
+        best = &point;
+      }
+    }
+    return best;
+  }
+  if (!budget.cosine) return curve.data();
+  for (const TradeOff& point : curve) {
+    if (1 - factor * (1 - point.cosine) >= *budget.cosine) return &point;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::string Candidate::name() const {
+  const bool weights = format.quantized() && !activations;
+  return std::string(format.name) + (weights ? " weights" : "");
+}
+
+RecipeScore score_recipe(DiffusionModel& model, const QuantizeRecipe& recipe,
+                         const WeightQuantizer& quantizer, const Calibration& calibration) {
+  model.set_recipe(recipe, quantizer);
+  RecipeScore score{0, 1};
+  for (const CalibrationPoint& p : calibration.points) {
+    const float sigmas[] = {calibration.sigmas[p.step]};
+    const Tensor v = model.velocity(p.latents, sigmas, {&calibration.conditions[p.prompt], 1});
+    const double c = cosine(v.as<float>(), p.velocity.as<float>());
+    score.mean += c / static_cast<double>(calibration.points.size());
+    score.worst = std::min(score.worst, c);
+  }
+  return score;
+}
+
+std::vector<TradeOff> trade_off_curve(const std::vector<SearchGroup>& groups) {
+  // Each group's candidates by cost, without those that cost more and are no better.
+  std::vector<std::vector<int>> ladders;
+  std::vector<int> choice;
+  for (const SearchGroup& group : groups) {
+    std::vector<int> order(group.cost.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+    std::sort(order.begin(), order.end(), [&](int a, int b) {
+      return group.cost[a] != group.cost[b] ? group.cost[a] < group.cost[b]
+                                            : group.loss[a] < group.loss[b];
+    });
+    std::vector<int> ladder;
+    for (const int candidate : order) {
+      if (ladder.empty() || group.loss[candidate] < group.loss[ladder.back()]) {
+        ladder.push_back(candidate);
+      }
+    }
+    choice.push_back(ladder[0]);
+    ladders.push_back(std::move(ladder));
+  }
+  std::vector<TradeOff> curve = {point_of(groups, choice)};
+  while (true) {
+    double best = -1;
+    size_t best_group = 0;
+    int best_candidate = 0;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      const double loss = groups[g].loss[choice[g]];
+      const double cost = groups[g].cost[choice[g]];
+      for (const int candidate : ladders[g]) {
+        if (groups[g].cost[candidate] <= cost) continue;
+        const double gain = (loss - groups[g].loss[candidate]) / (groups[g].cost[candidate] - cost);
+        if (gain > best) {
+          best = gain;
+          best_group = g;
+          best_candidate = candidate;
+        }
+      }
+    }
+    if (best < 0) return curve;
+    choice[best_group] = best_candidate;
+    curve.push_back(point_of(groups, choice));
+  }
+}
+
+QuantizeRecipe recipe_of(const QuantizeRecipe& base, const SearchResult& result,
+                         const std::vector<int>& choice) {
+  QuantizeRecipe recipe = base;
+  recipe.format = formats::bf16;
+  recipe.rules.clear();
+  for (size_t g = 0; g < result.groups.size(); ++g) {
+    const Candidate& candidate = result.candidates[choice[g]];
+    for (const std::string& weight : result.groups[g].weights) {
+      recipe.rules.push_back({weight, candidate.format, candidate.activations});
+    }
+  }
+  return recipe;
+}
+
+SearchResult search_formats(const SearchInput& input, const ProgressFn& progress) {
+  SearchResult result;
+  result.candidates = input.candidates;
+  result.candidates.push_back({formats::bf16, false});
+  result.groups = groups_of(input, result.candidates);
+  if (result.groups.empty()) {
+    throw Error(ErrorCode::kInvalidInput, "--budget", "the model has no linear to choose for");
+  }
+  const auto groups = static_cast<int64_t>(result.groups.size()),
+             candidates = static_cast<int64_t>(input.candidates.size());
+  const int high = static_cast<int>(candidates);
+  for (int64_t g = 0; g < groups; ++g) {
+    for (int64_t i = 0; i < candidates; ++i) {
+      progress({"measuring layers", g * candidates + i, groups * candidates});
+      std::vector<int> alone(static_cast<size_t>(groups), high);
+      alone[g] = static_cast<int>(i);
+      const QuantizeRecipe recipe = recipe_of(input.base, result, alone);
+      const double mean =
+          score_recipe(input.model, recipe, input.quantizer, input.calibration).mean;
+      result.groups[g].loss[i] = std::max(0.0, 1 - mean);
+    }
+  }
+  result.curve = trade_off_curve(result.groups);
+  // Measured as a whole; where losses do not add up as predicted, chosen again with what was found.
+  double factor = 1;
+  constexpr int kMostRounds = 6;
+  for (int round = 0; round < kMostRounds; ++round) {
+    const TradeOff* point = pick(result.curve, input.budget, factor);
+    if (point == nullptr) {
+      if (input.budget.bytes) {
+        throw Error(ErrorCode::kUsage, "--budget", "{} bytes are fewer than the least, {}",
+                    *input.budget.bytes, result.curve[0].bytes);
+      }
+      point = &result.curve.back();
+    }
+    result.chosen = *point;
+    const bool any = std::any_of(point->choice.begin(), point->choice.end(),
+                                 [&](int candidate) { return candidate != high; });
+    if (!any) {
+      throw Error(ErrorCode::kUsage, "--budget",
+                  "a cosine of {} leaves every linear in high precision", *input.budget.cosine);
+    }
+    const RecipeScore score =
+        score_recipe(input.model, recipe_of(input.base, result, point->choice), input.quantizer,
+                     input.calibration);
+    result.measured = score.mean;
+    result.worst = score.worst;
+    if (!input.budget.cosine || score.mean >= *input.budget.cosine) break;
+    const double predicted = std::max(1 - point->cosine, 1e-12);
+    factor = std::max(factor * 1.05, (1 - score.mean) / predicted);
+  }
+  result.within_budget = !input.budget.cosine || result.measured >= *input.budget.cosine;
+  return result;
+}
+
+}  // namespace halftone

@@ -1,0 +1,88 @@
+// Chooses a format for every group of linears: measures what each costs in quality alone, and
+// spends bytes where they buy most. Rounding errors of different layers are independent, so what
+// they do to a prediction adds up; the choice is measured as a whole before it is believed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "halftone/base/progress.h"
+#include "halftone/passes/quantize.h"
+#include "halftone/quantize/calibrate.h"
+
+namespace halftone {
+
+// A way to run a linear: weights in a format, and inputs as well or in high precision.
+struct Candidate {
+  Format format;
+  bool activations = true;
+
+  std::string name() const;  // "fp8", "fp8 weights", "bf16"
+};
+
+// What is to be little: bytes of weights, time of products (as tensor cores with this format take
+// it), or both, each as a share of what high precision takes.
+enum class Minimize : uint8_t { kBoth, kBytes, kTime };
+
+// What a choice may cost. Without either, the fewest bytes whatever they do.
+struct Budget {
+  std::optional<double> cosine;  // at least, the mean over calibration points
+  std::optional<int64_t> bytes;  // at most, of the linears' weights
+};
+
+// Linears that read the same input; they get one format, so that they stay one product.
+struct SearchGroup {
+  std::vector<std::string> weights;
+  // By candidate; the last one is high precision.
+  std::vector<int64_t> bytes;
+  std::vector<double> cost;  // what is minimized
+  std::vector<double> loss;  // 1 - cosine with this group alone in the candidate; of the last 0
+};
+
+struct TradeOff {
+  int64_t bytes = 0;
+  double cost = 0;
+  double cosine = 0;        // predicted
+  std::vector<int> choice;  // candidate by group
+};
+
+struct SearchResult {
+  std::vector<Candidate> candidates;  // the last one is high precision
+  std::vector<SearchGroup> groups;
+  std::vector<TradeOff> curve;  // from the fewest bytes to high precision
+  TradeOff chosen;
+  double measured = 0;  // mean cosine of the choice
+  double worst = 0;     // of any point
+  bool within_budget = true;
+};
+
+// Mean and worst cosine of predictions under a recipe, over the calibration's points.
+struct RecipeScore {
+  double mean = 0, worst = 0;
+};
+RecipeScore score_recipe(DiffusionModel& model, const QuantizeRecipe& recipe,
+                         const WeightQuantizer& quantizer, const Calibration& calibration);
+
+// `base` gives what is kept and the inputs' scales; its own format and rules are not looked at.
+// The model is left with the recipe that was chosen.
+struct SearchInput {
+  DiffusionModel& model;
+  const Calibration& calibration;
+  QuantizeRecipe base;
+  std::vector<Candidate> candidates;  // high precision is added
+  Minimize minimize = Minimize::kBoth;
+  Budget budget;
+  WeightQuantizer quantizer;  // empty: the plain one
+};
+SearchResult search_formats(const SearchInput& input, const ProgressFn& progress);
+
+// The recipe of a choice: a rule for each linear.
+QuantizeRecipe recipe_of(const QuantizeRecipe& base, const SearchResult& result,
+                         const std::vector<int>& choice);
+
+// Pure: every point of the lower hull, each step being the upgrade that buys most per byte.
+std::vector<TradeOff> trade_off_curve(const std::vector<SearchGroup>& groups);
+
+}  // namespace halftone

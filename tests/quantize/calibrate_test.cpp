@@ -1,0 +1,146 @@
+// Calibration of a tiny model: what it sees, that it is the same each time, and that it goes on
+// after an interruption.
+#include "halftone/quantize/calibrate.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "halftone/base/error.h"
+#include "halftone/io/json.h"
+#include "halftone/io/safetensors_file.h"
+#include "halftone/models/zimage/model.h"
+#include "halftone/quantize/search.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_zimage.h"
+
+namespace halftone {
+namespace {
+
+class Calibrate : public testing::Test {
+ protected:
+  Calibrate() {
+    const std::filesystem::path data = HALFTONE_TEST_DATA;
+    const SafetensorsFile fixture(data / "zimage" / "pipeline_plain.safetensors");
+    const auto description = parse_json(fixture.metadata().at("case"), "fixture");
+    test::write_zimage_folder(folder_.path(), description, data / "tokenizer" / "tokenizer.json");
+    schedule_ = parse_flow_match_config(description["scheduler"], "fixture");
+    options_.width = description["size"][0];
+    options_.height = description["size"][1];
+    options_.prompts = {"a red circle", "two blue squares", "nothing"};
+    options_.steps = 3;
+    options_.points_per_prompt = 2;
+    options_.moments = true;
+  }
+
+  std::unique_ptr<DiffusionModel> load(bool compile = false) const {
+    LoadOptions how;
+    how.kernels = &cpu_kernels();
+    how.stream = {2};
+    how.compile = compile;
+    return zimage::load_model({folder_.path(), {}}, how);
+  }
+  Calibration run(const std::filesystem::path& partial = {},
+                  const ProgressFn& progress = silent()) {
+    return calibrate(*load(), schedule_, options_, partial, "me", progress);
+  }
+  static ProgressFn silent() {
+    return [](const Progress&) {};
+  }
+
+  test::TempDir folder_, scratch_;
+  CalibrationOptions options_;
+  FlowMatchConfig schedule_;
+};
+
+TEST_F(Calibrate, SeesEveryLinearAtEverySigma) {
+  const Calibration c = run();
+  const auto model = load();
+  const auto linears = model->linears();
+  ASSERT_EQ(c.inputs.size(), linears.size());
+  for (const LinearInfo& linear : linears) {
+    const InputRange& range = c.inputs.at(linear.weight);
+    ASSERT_EQ(range.amax.size(), 3u);
+    for (const float a : range.amax) EXPECT_GT(a, 0) << linear.weight;
+    EXPECT_TRUE(range.finite());
+    int64_t count = 0;
+    for (const int64_t n : range.histogram) count += n;
+    EXPECT_GT(count, 0);
+    // The largest value is in the last bin that holds any.
+    int last = 0;
+    for (int i = 0; i < InputRange::kBins; ++i) {
+      if (range.histogram[i] > 0) last = i;
+    }
+    EXPECT_EQ(std::ilogb(range.largest()), last - InputRange::kLowest) << linear.weight;
+    ASSERT_NE(c.moments_of(linear.weight), nullptr);
+    EXPECT_EQ(c.moments_of(linear.weight)->size(), linear.shape[1]);
+  }
+  EXPECT_EQ(c.points.size(), 6u);
+  // q, k and v read the same.
+  EXPECT_EQ(c.moments_of("layers.0.attention.to_q.weight"),
+            c.moments_of("layers.0.attention.to_v.weight"));
+  EXPECT_NE(calibration_json(c).find("layers.0.attention.to_q.weight"), std::string::npos);
+}
+
+TEST_F(Calibrate, GoesOnAfterAnInterruptionAndGivesTheSame) {
+  const Calibration whole = run();
+  const auto partial = scratch_.path() / "partial.safetensors";
+  int64_t predictions = 0;
+  const auto stop_at = [&](int64_t limit) {
+    return [&predictions, limit](const Progress& p) {
+      if (p.done == limit) throw Error(ErrorCode::kCancelled, "test", "stopped");
+      ++predictions;
+    };
+  };
+  EXPECT_THROW(run(partial, stop_at(4)), Error);  // in the second prompt
+  EXPECT_EQ(predictions, 4);
+  predictions = 0;
+  const Calibration resumed = run(partial, stop_at(-1));
+  EXPECT_EQ(predictions, 6);  // the first prompt was not run again
+  ASSERT_EQ(resumed.inputs.size(), whole.inputs.size());
+  for (const auto& [weight, range] : whole.inputs) {
+    EXPECT_EQ(resumed.inputs.at(weight).amax, range.amax) << weight;
+    EXPECT_EQ(resumed.inputs.at(weight).histogram, range.histogram) << weight;
+    EXPECT_EQ(resumed.moments_of(weight)->sums(), whole.moments_of(weight)->sums()) << weight;
+  }
+  ASSERT_EQ(resumed.points.size(), whole.points.size());
+  for (size_t i = 0; i < whole.points.size(); ++i) {
+    EXPECT_TRUE(
+        std::ranges::equal(resumed.points[i].velocity.bytes(), whole.points[i].velocity.bytes()));
+  }
+  // Of other options nothing is taken over.
+  options_.prompts[0] = "something else";
+  predictions = 0;
+  calibrate(*load(), schedule_, options_, partial, "other", stop_at(-1));
+  EXPECT_EQ(predictions, 9);
+}
+
+TEST_F(Calibrate, ASearchKeepsItsBudgetAndPredictsWhatItMeasures) {
+  const Calibration c = run();
+  const auto model = load(true);
+  const QuantizeRecipe plain = model->default_recipe(formats::nvfp4);
+  const double all = score_recipe(*model, plain, {}, c).mean;
+  ASSERT_LT(all, 0.9995);
+  const double target = 1 - (1 - all) / 4;
+  const SearchInput input{
+      *model,       c, plain, {{formats::nvfp4, true}, {formats::fp8, true}}, Minimize::kBytes,
+      {target, {}}, {}};
+  const SearchResult r = search_formats(input, silent());
+  EXPECT_TRUE(r.within_budget);
+  EXPECT_GE(r.measured, target);
+  EXPECT_GT(r.chosen.bytes, r.curve.front().bytes);
+  EXPECT_LT(r.chosen.bytes, r.curve.back().bytes);
+  EXPECT_DOUBLE_EQ(r.curve.back().cosine, 1);
+  const QuantizeRecipe recipe = recipe_of(plain, r, r.chosen.choice);
+  EXPECT_DOUBLE_EQ(score_recipe(*model, recipe, {}, c).mean, r.measured);
+  // The least bytes that there are, and fewer.
+  SearchInput by_bytes = input;
+  by_bytes.budget = {{}, r.curve.front().bytes};
+  EXPECT_EQ(search_formats(by_bytes, silent()).chosen.bytes, r.curve.front().bytes);
+  by_bytes.budget = {{}, 10};
+  EXPECT_THROW(search_formats(by_bytes, silent()), Error);
+}
+
+}  // namespace
+}  // namespace halftone

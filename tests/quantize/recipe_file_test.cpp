@@ -1,0 +1,90 @@
+// Recipes and certificates as text, there and back.
+#include "halftone/quantize/recipe_file.h"
+
+#include <gtest/gtest.h>
+
+#include "halftone/base/error.h"
+#include "halftone/quantize/certificate.h"
+
+namespace halftone {
+namespace {
+
+RecipeFile example() {
+  RecipeFile file;
+  file.family = "z-image";
+  file.recipe.format = formats::nvfp4;
+  file.recipe.include = {"layers.*.weight"};
+  file.recipe.keep = {{"*norm*", "norms \"stay\""}};
+  file.recipe.rules = {{"layers.0.*", formats::bf16, true},
+                       {"layers.1.*", formats::fp8, false},
+                       {"layers.2.*", formats::mxfp8, true}};
+  file.recipe.input_scales = {{"layers.3.w.weight", 0.1f}, {"layers.4.w.weight", 3.0e-5f}};
+  file.rounding = Rounding::kCompensated;
+  file.calibrated = {{"a cat", "\\ and \"quotes\""}, 64, 96, 20, 7};
+  file.origin = {{"model_hash", "00ff"}};
+  return file;
+}
+
+TEST(RecipeFile, ComesBackAsItWas) {
+  const RecipeFile file = example();
+  const RecipeFile back = parse_recipe(to_toml(file), "r.toml");
+  EXPECT_EQ(to_toml(back).substr(0, 200), to_toml(file).substr(0, 200));
+  EXPECT_EQ(back.recipe.format, formats::nvfp4);
+  ASSERT_EQ(back.recipe.rules.size(), 3u);
+  EXPECT_EQ(back.recipe.rules[1].format, formats::fp8);
+  EXPECT_FALSE(back.recipe.rules[1].activations);
+  EXPECT_TRUE(back.recipe.rules[2].activations);
+  EXPECT_EQ(back.recipe.input_scales, file.recipe.input_scales);  // every bit
+  EXPECT_EQ(back.recipe.keep[0].reason, file.recipe.keep[0].reason);
+  EXPECT_EQ(back.rounding, Rounding::kCompensated);
+  ASSERT_TRUE(back.calibrated);
+  EXPECT_EQ(back.calibrated->prompts, file.calibrated->prompts);
+  EXPECT_EQ(back.calibrated->seed, 7);
+}
+
+void expect_refused(const std::string& text, const std::string& reason) {
+  try {
+    parse_recipe(text, "r.toml");
+    FAIL() << text;
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.what();
+  }
+}
+
+TEST(RecipeFile, WhatDoesNotFitIsNamedWithItsLine) {
+  const std::string start = "version = 1\nfamily = \"z-image\"\nformat = \"fp8\"\n";
+  EXPECT_NO_THROW(parse_recipe(start, "r.toml"));
+  expect_refused("version = ", "line 1");
+  expect_refused("version = 2", "not a recipe of version 1");
+  expect_refused(start + "colour = 3\n", "line 4: unknown key 'colour'");
+  expect_refused(start + "[[layer]]\nmatch = \"a\"\nformat = \"fp3\"\n",
+                 "line 6: 'fp3' is no format");
+  expect_refused(start + "[[layer]]\nformat = \"fp8\"\n", "'match' is missing");
+  expect_refused(start + "[layer]\nmatch = \"a\"\n", "is not [[layer]]");
+  expect_refused(start + "rounding = \"up\"\n", "'rounding' is neither");
+  expect_refused(start + "[input_scales]\na = -1.0\n", "a scale is not positive");
+}
+
+TEST(Certificate, ComesBackAndMeetsAThreshold) {
+  Certificate c;
+  c.model_hash = "ab";
+  c.recipe_hash = "cd";
+  c.reference = "bf16";
+  c.precision = "fp8";
+  c.pictures = 8;
+  c.steps = 20;
+  c.velocity_cosine = {0.9991, 0.9995, 0.998, 0.997};
+  c.ssim = {0.98, 0.99, 0.97, 0.95};
+  c.velocity_error = 0.04;
+  const auto back = certificate_in({{kCertificateKey, to_json(c)}}, "f");
+  ASSERT_TRUE(back);
+  EXPECT_EQ(to_json(*back), to_json(c));
+  EXPECT_TRUE(back->meets(0.999));
+  EXPECT_FALSE(back->meets(0.9995));
+  EXPECT_FALSE(certificate_in({}, "f"));
+  EXPECT_THROW(parse_certificate("{\"version\":1}", "f"), Error);
+  EXPECT_THROW(parse_certificate("{\"version\":2}", "f"), Error);
+}
+
+}  // namespace
+}  // namespace halftone
