@@ -12,6 +12,7 @@
 #include "halftone/base/text.h"
 #include "halftone/base/threads.h"
 #include "halftone/cli/progress_bar.h"
+#include "halftone/cli/quantize_report.h"
 #include "halftone/io/model_hash.h"
 #include "halftone/quantize/certificate.h"
 #include "halftone/quantize/convert_file.h"
@@ -101,8 +102,12 @@ class ModelQuantizer {
     choose();
     if (calibrates_ && options_.certify > 0) certify();
     write();
-    seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    options_.json ? print_json(report_json()) : print_report();
+    result_.model = original_.path;
+    result_.output = options_.output;
+    result_.points = calibration_.points.size();
+    result_.seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    options_.json ? print_json(to_json(result_)) : print_text(result_);
   }
 
  private:
@@ -156,7 +161,7 @@ class ModelQuantizer {
       throw Error(ErrorCode::kInvalidInput, original_.path,
                   "is quantized already; quantize the original");
     }
-    hash_ = original_.model->hash();
+    result_.hash = original_.model->hash();
     const ModelDefaults sampling = sampling_of(options_.sampling, original_.defaults);
     std::vector<std::string> prompts;
     if (given_ && given_->calibrated && options_.prompts.empty()) {
@@ -185,7 +190,7 @@ class ModelQuantizer {
     fs::create_directories(options_.output);
     partial_ = fs::path(options_.output) / ".calibration.safetensors";
     const std::string fingerprint =
-        text_hash(fmt::format("{} {} {} {} {} {} {}", hash_, fmt::join(how_.prompts, "\n"),
+        text_hash(fmt::format("{} {} {} {} {} {} {}", result_.hash, fmt::join(how_.prompts, "\n"),
                               how_.first_seed, how_.width, how_.height, how_.steps, how_.moments));
     ProgressBar bar("calibrating", context_, options_.json, ProgressBar::Unit::kSteps);
     calibration_ = calibrate(*original_.model, original_.schedule, how_, partial_, fingerprint,
@@ -204,12 +209,12 @@ class ModelQuantizer {
       for (const auto& [weight, range] : calibration_.inputs) {
         if (!range.finite()) {
           base.keep.push_back({weight, "its input is not finite"});
-          not_finite_.push_back(weight);
+          result_.not_finite.push_back(weight);
         }
       }
     }
     rounder_.emplace(rounding_, &calibration_, threads_);
-    recipe_ = base;
+    result_.recipe = base;
     add_scales();
     if (!options_.budget.empty()) search();
   }
@@ -224,7 +229,7 @@ class ModelQuantizer {
       if (format_.scale == ScaleType::kE8M0 || (!spans_rows && options_.activations != "static")) {
         continue;
       }
-      recipe_.input_scales[weight] = static_scale_for(format_, range.largest());
+      result_.recipe.input_scales[weight] = static_scale_for(format_, range.largest());
     }
   }
 
@@ -240,34 +245,34 @@ class ModelQuantizer {
     const Minimize minimize = options_.minimize == "bytes"  ? Minimize::kBytes
                               : options_.minimize == "time" ? Minimize::kTime
                                                             : Minimize::kBoth;
-    QuantizeRecipe base = recipe_;
+    QuantizeRecipe base = result_.recipe;
     base.input_scales.clear();  // of the first format alone; added to what it is chosen for
-    found_ = search_formats(
+    result_.found = search_formats(
         {*model.model, calibration_, base, candidates, minimize, budget_, rounder_->function()},
         [&](const Progress& p) { bar.update(p); });
     bar.clear();
-    const QuantizeRecipe chosen = recipe_of(base, *found_, found_->chosen.choice);
-    const auto scales = recipe_.input_scales;
-    recipe_ = chosen;
-    for (const auto& rule : recipe_.rules) {
+    const QuantizeRecipe chosen = recipe_of(base, *result_.found, result_.found->chosen.choice);
+    const auto scales = result_.recipe.input_scales;
+    result_.recipe = chosen;
+    for (const auto& rule : result_.recipe.rules) {
       const auto scale = scales.find(rule.pattern);
       if (scale != scales.end() && rule.format == format_ && rule.activations) {
-        recipe_.input_scales.insert(*scale);
+        result_.recipe.input_scales.insert(*scale);
       }
     }
   }
 
   RecipeFile recipe_file() const {
-    RecipeFile file{original_.model->family(), recipe_, rounding_, {}, {}};
+    RecipeFile file{original_.model->family(), result_.recipe, rounding_, {}, {}};
     if (calibrates_) {
       file.calibrated = {how_.prompts, how_.width, how_.height, how_.steps,
                          static_cast<int64_t>(how_.first_seed)};
     }
-    file.origin = {{"model_hash", hash_}};
-    if (found_) {
+    file.origin = {{"model_hash", result_.hash}};
+    if (result_.found) {
       file.origin.emplace_back("budget", options_.budget);
       file.origin.emplace_back("minimize", options_.minimize);
-      file.origin.emplace_back("cosine", fmt::format("{:.6f}", found_->measured));
+      file.origin.emplace_back("cosine", fmt::format("{:.6f}", result_.found->measured));
     }
     return file;
   }
@@ -291,21 +296,21 @@ class ModelQuantizer {
     LoadedModel model = load(with("bf16", "on"));
     const ReferenceRun reference = run_reference(*model.model, model.schedule, how, progress);
     before = reference_predictions(how);
-    model.model->set_recipe(recipe_, rounder_->function());
+    model.model->set_recipe(result_.recipe, rounder_->function());
     ParityResult result = compare_with(reference, *model.model, how, 0, progress);
     bar.clear();
     result.name = precision_name(model.model->load_report().formats);
-    certificate_ = certificate_of(result, how);
-    certificate_->model_hash = hash_;
-    certificate_->recipe_hash = text_hash(to_toml(recipe_file()));
-    certificate_->reference = "bf16";
+    result_.certificate = certificate_of(result, how);
+    result_.certificate->model_hash = result_.hash;
+    result_.certificate->recipe_hash = text_hash(to_toml(recipe_file()));
+    result_.certificate->reference = "bf16";
   }
 
   void write() {
     FileQuantizeOptions how{format_, {}, {}, std::map<std::string, WeightChoice>(), {}, {}};
     const Checkpoint input = Checkpoint::open(fs::path(original_.path) / kPart);
     // What the recipe selects, by the model's own names.
-    original_.model->set_recipe(recipe_, plan_only());
+    original_.model->set_recipe(result_.recipe, plan_only());
     for (const auto& linear : original_.model->load_report().quantized.converted) {
       if (input.find(linear.weight) == nullptr) {
         throw Error(ErrorCode::kUnsupported, original_.path,
@@ -313,22 +318,23 @@ class ModelQuantizer {
                     "file by itself",
                     printable(linear.weight));
       }
-      WeightChoice choice{linear.format, linear.activations && recipe_.activations, {}};
-      const auto scale = recipe_.input_scales.find(linear.weight);
-      if (scale != recipe_.input_scales.end() && choice.activations &&
+      WeightChoice choice{linear.format, linear.activations && result_.recipe.activations, {}};
+      const auto scale = result_.recipe.input_scales.find(linear.weight);
+      if (scale != result_.recipe.input_scales.end() && choice.activations &&
           linear.format.scale != ScaleType::kE8M0) {
         choice.input_scale = scale->second;
       }
       (*how.chosen)[linear.weight] = choice;
     }
-    kept_ = original_.model->load_report().quantized.kept;
+    result_.kept = original_.model->load_report().quantized.kept;
     how.quantizer = rounder_->function();
-    if (certificate_) how.metadata[kCertificateKey] = to_json(*certificate_);
+    if (result_.certificate) how.metadata[kCertificateKey] = to_json(*result_.certificate);
     ProgressBar bar("writing", context_, options_.json);
     const ProgressFn progress = [&](const Progress& p) { bar.update(p); };
     const fs::path folder = options_.output;
     copy_model_folder(original_.path, folder, kPart, progress);
-    report_ = quantize_checkpoint(input, folder / kPart, how, cpu_kernels(), {threads_}, progress);
+    result_.files =
+        quantize_checkpoint(input, folder / kPart, how, cpu_kernels(), {threads_}, progress);
     if (options_.dialect != "halftone") convert(input, folder / kPart, progress);
     write_text(folder / "recipe.toml", to_toml(recipe_file()));
     if (calibrates_) write_text(folder / "calibration.json", calibration_json(calibration_));
@@ -363,118 +369,6 @@ class ModelQuantizer {
     return out;
   }
 
-  struct Row {
-    int weights = 0;
-    int64_t before = 0, after = 0;
-    double error = 0;
-  };
-  std::map<std::string, Row> rows() const {
-    std::map<std::string, Row> rows;
-    for (const auto& tensor : report_.converted) {
-      const auto choice = recipe_activations(tensor.name);
-      Row& row = rows[Candidate{*find_format(tensor.format), choice}.name()];
-      ++row.weights;
-      row.before += tensor.bytes_before;
-      row.after += tensor.bytes_after;
-      row.error += tensor.relative_error;
-    }
-    return rows;
-  }
-  bool recipe_activations(const std::string& weight) const {
-    for (const auto& rule : recipe_.rules) {
-      if (glob_match(rule.pattern, weight)) return rule.activations;
-    }
-    return recipe_.activations;
-  }
-
-  ordered_json report_json() const {
-    ordered_json out;
-    out["model"] = original_.path;
-    out["output"] = options_.output;
-    out["model_hash"] = hash_;
-    out["seconds"] = seconds_;
-    out["file_bytes"] = {{"before", report_.file_bytes_before},
-                         {"after", report_.file_bytes_after}};
-    for (const auto& [name, row] : rows()) {
-      out["formats"][name] = {{"weights", row.weights},
-                              {"bytes_before", row.before},
-                              {"bytes_after", row.after},
-                              {"mean_error", row.error / row.weights}};
-    }
-    out["kept"] = ordered_json::array();
-    for (const auto& kept : kept_) {
-      out["kept"].push_back({{"name", kept.weight}, {"reason", kept.reason}});
-    }
-    out["not_finite"] = not_finite_;
-    if (found_) {
-      out["search"]["measured_cosine"] = found_->measured;
-      out["search"]["predicted_cosine"] = found_->chosen.cosine;
-      out["search"]["bytes"] = found_->chosen.bytes;
-      out["search"]["within_budget"] = found_->within_budget;
-      for (const TradeOff& point : found_->curve) {
-        out["search"]["curve"].push_back({{"bytes", point.bytes}, {"cosine", point.cosine}});
-      }
-      for (const SearchGroup& group : found_->groups) {
-        ordered_json loss;
-        for (size_t i = 0; i < found_->candidates.size(); ++i) {
-          loss[found_->candidates[i].name()] = group.loss[i];
-        }
-        out["search"]["groups"].push_back({{"weights", group.weights}, {"loss", loss}});
-      }
-    }
-    if (certificate_) out["certificate"] = nlohmann::json::parse(to_json(*certificate_));
-    return out;
-  }
-
-  void print_curve() const {
-    fmt::print("  trade-off on {} predictions, bf16 {}:\n", calibration_.points.size(),
-               human_bytes(found_->curve.back().bytes));
-    fmt::print("  {:>12} {:>10}\n", "WEIGHTS", "COSINE");
-    constexpr size_t kLines = 10;
-    const size_t count = found_->curve.size();
-    size_t last = count;
-    for (size_t line = 0; line < kLines; ++line) {
-      const size_t i = line * (count - 1) / (kLines - 1);
-      if (i == last) continue;
-      last = i;
-      fmt::print("  {:>12} {:>10.6f}\n", human_bytes(found_->curve[i].bytes),
-                 found_->curve[i].cosine);
-    }
-    fmt::print("  {:>12} {:>10.6f}  chosen; measured {:.6f}, worst {:.6f}{}\n",
-               human_bytes(found_->chosen.bytes), found_->chosen.cosine, found_->measured,
-               found_->worst, found_->within_budget ? "" : " (the budget was not reached)");
-  }
-
-  void print_report() const {
-    fmt::print("{} -> {} in {}\n", printable(original_.path, 1000),
-               printable(options_.output, 1000), human_seconds(seconds_));
-    if (found_) print_curve();
-    fmt::print("  {:<18} {:>7} {:>12} {:>12} {:>6} {:>11}\n", "", "LINEARS", "BEFORE", "AFTER",
-               "RATIO", "ERROR MEAN");
-    for (const auto& [name, row] : rows()) {
-      fmt::print("  {:<18} {:>7} {:>12} {:>12} {:>6.3f} {:>11.3e}\n", name, row.weights,
-                 human_bytes(row.before), human_bytes(row.after),
-                 static_cast<double>(row.after) / static_cast<double>(row.before),
-                 row.error / row.weights);
-    }
-    fmt::print("  {:<18} {:>7} {:>12} {:>12} {:>6.3f}\n", "all of the file", "",
-               human_bytes(report_.file_bytes_before), human_bytes(report_.file_bytes_after),
-               static_cast<double>(report_.file_bytes_after) /
-                   static_cast<double>(report_.file_bytes_before));
-    for (const std::string& weight : not_finite_) {
-      fmt::print("  kept: {}: its input is not finite\n", printable(weight));
-    }
-    if (certificate_) {
-      const Certificate& c = *certificate_;
-      fmt::print(
-          "  certificate: velocity cosine {:.6f} (5% tail {:.6f}, worst {:.6f}), SSIM {:.4f}, "
-          "of {} pictures against {}\n",
-          c.velocity_cosine.mean, c.velocity_cosine.tail, c.velocity_cosine.worst, c.ssim.mean,
-          c.pictures, c.reference);
-    }
-    fmt::print("  recipe: {}\n", (fs::path(options_.output) / "recipe.toml").string());
-  }
-
   const QuantizeModelOptions& options_;
   const Context& context_;
   int threads_;
@@ -484,18 +378,11 @@ class ModelQuantizer {
   bool calibrates_ = false;
   std::optional<RecipeFile> given_;
   LoadedModel original_;
-  std::string hash_;
   CalibrationOptions how_;
   fs::path partial_;
+  ModelQuantizeResult result_;
   Calibration calibration_;
-  QuantizeRecipe recipe_;
   std::optional<Rounder> rounder_;
-  std::optional<SearchResult> found_;
-  std::optional<Certificate> certificate_;
-  std::vector<std::string> not_finite_;
-  std::vector<QuantizeReport::Kept> kept_;
-  FileQuantizeReport report_;
-  double seconds_ = 0;
 };
 
 }  // namespace
