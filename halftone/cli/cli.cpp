@@ -1,9 +1,11 @@
 #include "halftone/cli/cli.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
 #include <new>
 #include <nlohmann/json.hpp>
 
@@ -28,6 +30,19 @@ std::string name_of_command(const CLI::App& app) {
 }  // namespace
 
 const char* version() { return HALFTONE_VERSION; }
+
+void write_text_file(const std::filesystem::path& path, const std::string& text) {
+  const std::string name = path.string(), temporary = fmt::format("{}.{}.tmp", name, ::getpid());
+  std::ofstream out(temporary, std::ios::binary);
+  out << text;
+  out.close();
+  std::error_code failed;
+  if (out) std::filesystem::rename(temporary, path, failed);
+  if (!out || failed) {
+    std::filesystem::remove(temporary, failed);
+    throw Error(ErrorCode::kIo, name, "cannot be written");
+  }
+}
 
 void print_json(const nlohmann::ordered_json& object) {
   fmt::print("{}\n", object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -39,5 +40,7 @@ const char* version();
 
 // One object on one line of stdout. Bytes that are not UTF-8 (in a path, say) are replaced.
 void print_json(const nlohmann::ordered_json& object);
+// As a whole or not at all; an Error that names it where that fails.
+void write_text_file(const std::filesystem::path& path, const std::string& text);
 
 }  // namespace halftone::cli

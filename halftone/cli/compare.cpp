@@ -1,9 +1,7 @@
 // halftone compare: what precisions do to a model, as numbers, charts and pictures.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -64,20 +62,6 @@ int64_t weight_bytes(const LoadedModel& loaded, const ParityOptions& how,
   const ModelMemory memory = plan_generate(*loaded.model, request);
   check_memory(loaded, memory, max_memory);
   return memory.file_weights + memory.owned_weights;
-}
-
-// As a whole or not at all.
-void write_text(const fs::path& path, const std::string& text) {
-  const std::string name = path.string(), temporary = fmt::format("{}.{}.tmp", name, ::getpid());
-  std::ofstream out(temporary, std::ios::binary);
-  out << text;
-  out.close();
-  std::error_code failed;
-  if (out) fs::rename(temporary, path, failed);
-  if (!out || failed) {
-    fs::remove(temporary, failed);
-    throw Error(ErrorCode::kIo, name, "cannot be written");
-  }
 }
 
 void print_table(const ParityReport& report) {
@@ -146,8 +130,8 @@ void run_compare(const Options& options, const Context& context) {
   }
   bar.clear();
   const fs::path page = options.output, data = fs::path(options.output).replace_extension(".json");
-  write_text(page, parity_page(report));
-  write_text(data, parity_json(report).dump(1) + "\n");
+  write_text_file(page, parity_page(report));
+  write_text_file(data, parity_json(report).dump(1) + "\n");
   if (options.json) return print_json(parity_json(report));
   print_table(report);
   fmt::print("{}\n{}\n", page.string(), data.string());

@@ -11,6 +11,7 @@
 #include "halftone/cli/cli.h"
 #include "halftone/cli/progress_bar.h"
 #include "halftone/cli/quantize_model.h"
+#include "halftone/quantize/convert_file.h"
 #include "halftone/quantize/quantize_file.h"
 
 namespace halftone::cli {
@@ -90,6 +91,15 @@ void print_text(const FileQuantizeReport& report, const Options& options, double
   }
 }
 
+// A step on the way, whatever becomes of the next one.
+struct RemoveFile {
+  std::string path;
+  ~RemoveFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path, ignored);
+  }
+};
+
 void run_quantize(const Options& options, QuantizeModelOptions& model, const Context& context) {
   if (options.input.empty()) {
     model.format = options.format;
@@ -104,13 +114,31 @@ void run_quantize(const Options& options, QuantizeModelOptions& model, const Con
     throw Error(ErrorCode::kUsage, "--model", "and a file are both given");
   }
   if (options.format.empty()) throw Error(ErrorCode::kUsage, "--format", "is needed");
+  const std::pair<const char*, bool> needs_model[] = {
+      {"--calibrate", model.calibrate},
+      {"--budget", !model.budget.empty()},
+      {"--recipe", !model.recipe.empty()},
+      {"--samples", model.samples > 0},
+      {"--rounding", model.rounding == "compensated"},
+      {"--activations", model.activations == "static"}};
+  for (const auto& [flag, given] : needs_model) {
+    if (given) throw Error(ErrorCode::kUsage, flag, "needs --model: a file alone cannot be run");
+  }
   FileQuantizeOptions how{
       *find_format(options.format), options.include, options.exclude, {}, {}, {}};
   const Stream stream{options.threads > 0 ? options.threads : hardware_threads()};
   ProgressBar bar("quantizing", context, options.json);
   const auto start = std::chrono::steady_clock::now();
-  const auto report = quantize_file(options.input, options.output, how, cpu_kernels(), stream,
-                                    [&](const Progress& progress) { bar.update(progress); });
+  const ProgressFn show = [&](const Progress& progress) { bar.update(progress); };
+  const bool converts = model.dialect != "halftone";
+  const std::string ours = converts ? options.output + ".halftone" : options.output;
+  auto report = quantize_file(options.input, ours, how, cpu_kernels(), stream, show);
+  if (converts) {
+    const RemoveFile remove{ours};
+    report.file_bytes_after =
+        convert_file(ours, options.output, {*find_dialect(model.dialect), {}}, show)
+            .file_bytes_after;
+  }
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   bar.clear();
@@ -184,8 +212,7 @@ void add_quantize_model(CLI::App& command, QuantizeModelOptions& o) {
   command.add_option("--dialect", o.dialect, "Whose layout to write")
       ->capture_default_str()
       ->type_name("D")
-      ->check(CLI::IsMember({"halftone", "comfyui", "modelopt", "compressed-tensors", "torchao"}))
-      ->group(group);
+      ->check(CLI::IsMember({"halftone", "comfyui", "modelopt", "compressed-tensors", "torchao"}));
   command.add_option("--certify", o.certify, "Pictures to measure the certificate on; 0: none")
       ->capture_default_str()
       ->type_name("N")

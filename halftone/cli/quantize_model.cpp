@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
@@ -19,6 +18,7 @@
 #include "halftone/quantize/quantize_checkpoint.h"
 #include "halftone/quantize/recipe_file.h"
 #include "halftone/quantize/search.h"
+#include "halftone/runtime/devices.h"
 
 namespace halftone::cli {
 namespace {
@@ -51,12 +51,6 @@ Budget parse_budget(const std::string& text, const Format& smallest) {
   }
   budget.cosine = cosine;
   return budget;
-}
-
-void write_text(const fs::path& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary);
-  out << text;
-  if (!out.flush()) throw Error(ErrorCode::kIo, path.string(), "cannot be written");
 }
 
 // Weights as they are rounded, each once for each format.
@@ -182,8 +176,26 @@ class ModelQuantizer {
         how_.prompts.resize(static_cast<size_t>(options_.samples));
       }
     }
+    choose_rounding();
     how_.moments = rounding_ == Rounding::kCompensated;
     how_.threads = threads_;
+  }
+
+  // Moments of inputs take the square of their width, for every input of the model.
+  void choose_rounding() {
+    if (rounding_ == Rounding::kNearest) return;
+    std::map<int, int64_t> widths;  // by group
+    for (const LinearInfo& linear : original_.model->linears()) {
+      widths[linear.group] = linear.shape[1];
+    }
+    int64_t bytes = 0;
+    for (const auto& [group, width] : widths) bytes += 2 * width * width * int64_t{sizeof(float)};
+    if (bytes <= available_memory() / 2) return;
+    rounding_ = Rounding::kNearest;
+    fmt::print(stderr,
+               "halftone quantize: fallback: weights are rounded to nearest, because compensating "
+               "would take {} of memory\n",
+               human_bytes(bytes));
   }
 
   void run_calibration() {
@@ -336,8 +348,8 @@ class ModelQuantizer {
     result_.files =
         quantize_checkpoint(input, folder / kPart, how, cpu_kernels(), {threads_}, progress);
     if (options_.dialect != "halftone") convert(input, folder / kPart, progress);
-    write_text(folder / "recipe.toml", to_toml(recipe_file()));
-    if (calibrates_) write_text(folder / "calibration.json", calibration_json(calibration_));
+    write_text_file(folder / "recipe.toml", to_toml(recipe_file()));
+    if (calibrates_) write_text_file(folder / "calibration.json", calibration_json(calibration_));
     bar.clear();
     std::error_code ignored;
     if (!partial_.empty()) fs::remove(partial_, ignored);

@@ -41,6 +41,8 @@ TEST_F(Cli, WrongUsageIsOneLineAndExitCode2) {
   expect_one_line(run({"inspect"}), 2, "path is required");
   expect_one_line(run({"info", "--jsn"}), 2, "--jsn");
   expect_one_line(run({"quantize", "x", "-o", "y"}), 2, "--format: is needed");
+  expect_one_line(run({"quantize", "x", "-o", "y", "--format", "fp8", "--budget", "auto"}), 2,
+                  "--budget: needs --model");
   expect_one_line(run({"quantize", "x", "-o", "y", "--format", "fp3"}), 2, "fp3");
   expect_one_line(run({"quantize", "x", "-o", "y", "--format", "fp8", "--threads", "0"}), 2,
                   "--threads");
@@ -126,6 +128,12 @@ TEST_F(Cli, QuantizeEveryFormatAndInspectIt) {
   EXPECT_EQ(text.code, 0);
   EXPECT_THAT(text.out, HasSubstr("fp8 weights"));
   EXPECT_THAT(text.err, HasSubstr("pattern 'typo' matches no"));
+  const Result foreign = run({"quantize", model, "--format", "nvfp4", "--dialect", "comfyui", "-o",
+                              path("comfy.safetensors")});
+  EXPECT_EQ(foreign.code, 0) << foreign.err;
+  const json comfy = json::parse(run({"inspect", path("comfy.safetensors"), "--json"}).out);
+  EXPECT_EQ(comfy["quantization"]["dialect"], "comfyui");
+  EXPECT_FALSE(std::filesystem::exists(path("comfy.safetensors.halftone")));
 }
 
 TEST_F(Cli, ConvertThereAndBackAndInspectNamesTheDialect) {

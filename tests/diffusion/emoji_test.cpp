@@ -109,6 +109,16 @@ struct Floor {
   double velocity_mean, velocity_worst, ssim_mean;
 };
 
+void expect_above(const Floor& floor, const ParityResult& r) {
+  const std::string reached =
+      fmt::format("{}: velocity {:.5f}, worst {:.5f}, SSIM {:.4f}", floor.precision,
+                  r.velocity_cosine_all.mean, r.velocity_cosine_all.worst, r.ssim.mean);
+  EXPECT_GE(r.velocity_cosine_all.mean, floor.velocity_mean) << reached;
+  EXPECT_GE(r.velocity_cosine_all.worst, floor.velocity_worst) << reached;
+  EXPECT_GE(r.ssim.mean, floor.ssim_mean) << reached;
+  EXPECT_LT(r.velocity_cosine_all.mean, 0.9999) << reached << ": nothing was quantized";
+}
+
 TEST(EmojiModel, PrecisionsHoldTheirFloors) {
   ParityOptions options;
   options.prompts = {"a red apple on a blue background", "a cat next to a pizza"};
@@ -122,13 +132,7 @@ TEST(EmojiModel, PrecisionsHoldTheirFloors) {
                           {"nvfp4", 0.9650, 0.915, 0.915}};
   for (const Floor& floor : floors) {
     const ParityResult r = compare_with(reference, *load(floor.precision), options, 0, kSilent);
-    const std::string reached =
-        fmt::format("{}: velocity {:.5f}, worst {:.5f}, SSIM {:.4f}", floor.precision,
-                    r.velocity_cosine_all.mean, r.velocity_cosine_all.worst, r.ssim.mean);
-    EXPECT_GE(r.velocity_cosine_all.mean, floor.velocity_mean) << reached;
-    EXPECT_GE(r.velocity_cosine_all.worst, floor.velocity_worst) << reached;
-    EXPECT_GE(r.ssim.mean, floor.ssim_mean) << reached;
-    EXPECT_LT(r.velocity_cosine_all.mean, 0.9999) << reached << ": nothing was quantized";
+    expect_above(floor, r);
   }
 }
 
@@ -161,13 +165,7 @@ TEST(EmojiModel, CalibratedPrecisionsHoldTheirFloors) {
     const auto model = load("bf16");
     model->set_recipe(model->default_recipe(*find_format(floor.precision)), quantizer);
     const ParityResult r = compare_with(reference, *model, options, 0, kSilent);
-    const std::string reached =
-        fmt::format("{}: velocity {:.5f}, worst {:.5f}, SSIM {:.4f}", floor.precision,
-                    r.velocity_cosine_all.mean, r.velocity_cosine_all.worst, r.ssim.mean);
-    EXPECT_GE(r.velocity_cosine_all.mean, floor.velocity_mean) << reached;
-    EXPECT_GE(r.velocity_cosine_all.worst, floor.velocity_worst) << reached;
-    EXPECT_GE(r.ssim.mean, floor.ssim_mean) << reached;
-    EXPECT_LT(r.velocity_cosine_all.mean, 0.9999) << reached << ": nothing was quantized";
+    expect_above(floor, r);
   }
 }
 
