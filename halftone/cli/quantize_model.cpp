@@ -13,6 +13,7 @@
 #include "halftone/cli/progress_bar.h"
 #include "halftone/cli/quantize_report.h"
 #include "halftone/io/model_hash.h"
+#include "halftone/kernels/quantize.h"
 #include "halftone/quantize/certificate.h"
 #include "halftone/quantize/convert_file.h"
 #include "halftone/quantize/quantize_checkpoint.h"
@@ -66,8 +67,11 @@ class Rounder {
       const auto found = made_.find(key);
       if (found != made_.end()) return found->second;
       const InputMoments* moments = calibration_->moments_of(name);
-      HT_ASSERT(moments != nullptr);
-      QuantizedTensor q = quantize_compensated(weight, format, *moments, cpu_kernels(), {threads_});
+      // A recipe may choose linears whose inputs calibration does not watch.
+      QuantizedTensor q =
+          moments == nullptr
+              ? quantize(cpu_kernels(), weight, format, {}, {threads_})
+              : quantize_compensated(weight, format, *moments, cpu_kernels(), {threads_});
       made_.emplace(key, q);
       return q;
     };
@@ -157,7 +161,10 @@ class ModelQuantizer {
     }
     result_.hash = original_.model->hash();
     const ModelDefaults sampling = sampling_of(options_.sampling, original_.defaults);
-    std::vector<std::string> prompts;
+    if (given_ && given_->family != original_.model->family()) {
+      throw Error(ErrorCode::kInvalidInput, options_.recipe, "is a recipe for {}, not for {}",
+                  printable(given_->family), original_.model->family());
+    }
     if (given_ && given_->calibrated && options_.prompts.empty()) {
       const auto& c = *given_->calibrated;
       how_ = {c.prompts, static_cast<uint64_t>(c.seed), c.width, c.height,

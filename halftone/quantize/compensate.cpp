@@ -41,17 +41,27 @@ double dot(const double* a, const double* b, int64_t n) {
   return sum;
 }
 
-// a = L L^T in place of the lower triangle; false where a is not positive definite.
+// a = L L^T in place of the lower triangle; false where a is not positive definite. A block of
+// columns at a time, so that threads meet seldom.
 bool cholesky(std::vector<double>& a, int64_t n, int threads) {
-  for (int64_t j = 0; j < n; ++j) {
-    double* row = a.data() + j * n;
-    const double diagonal = row[j] - dot(row, row, j);
-    if (!(diagonal > 0)) return false;
-    row[j] = std::sqrt(diagonal);
-    parallel_for(threads, n - j - 1, 64, [&](int64_t begin, int64_t end) {
-      for (int64_t i = j + 1 + begin; i < j + 1 + end; ++i) {
-        double* other = a.data() + i * n;
-        other[j] = (other[j] - dot(other, row, j)) / row[j];
+  constexpr int64_t kBlock = 64;
+  // Entry (i, j), once all before it in rows i and j are final.
+  const auto reduce = [&](int64_t i, int64_t j) {
+    double *row = a.data() + i * n, *above = a.data() + j * n;
+    row[j] = (row[j] - dot(row, above, j)) / above[j];
+  };
+  for (int64_t first = 0; first < n; first += kBlock) {
+    const int64_t end = std::min(first + kBlock, n);
+    for (int64_t i = first; i < end; ++i) {
+      for (int64_t j = first; j < i; ++j) reduce(i, j);
+      double* row = a.data() + i * n;
+      const double diagonal = row[i] - dot(row, row, i);
+      if (!(diagonal > 0)) return false;
+      row[i] = std::sqrt(diagonal);
+    }
+    parallel_for(threads, n - end, 16, [&](int64_t begin, int64_t stop) {
+      for (int64_t i = end + begin; i < end + stop; ++i) {
+        for (int64_t j = first; j < end; ++j) reduce(i, j);
       }
     });
   }

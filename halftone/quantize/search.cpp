@@ -5,6 +5,7 @@
 #include <map>
 
 #include "halftone/base/error.h"
+#include "halftone/base/text.h"
 #include "halftone/quantize/metrics.h"
 #include "halftone/tensor/quantized_tensor.h"
 
@@ -31,6 +32,8 @@ std::vector<SearchGroup> groups_of(const SearchInput& input,
                                    const std::vector<Candidate>& candidates) {
   std::map<int, SearchGroup> groups;
   for (const LinearInfo& linear : input.model.linears()) {
+    const auto keeps = [&](const auto& keep) { return glob_match(keep.pattern, linear.weight); };
+    if (std::any_of(input.base.keep.begin(), input.base.keep.end(), keeps)) continue;
     const auto seen = input.calibration.inputs.find(linear.weight);
     if (seen != input.calibration.inputs.end() && !seen->second.finite()) continue;  // kept
     const bool fits = std::all_of(candidates.begin(), candidates.end(), [&](const Candidate& c) {

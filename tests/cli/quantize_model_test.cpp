@@ -94,13 +94,18 @@ TEST_F(CliQuantizeModel, ARecipeDoesTheSameAgain) {
 }
 
 TEST_F(CliQuantizeModel, ABudgetIsKeptAndTheCurveShown) {
-  const Result result = calibrated("nvfp4", "out", {"--budget", "cosine=0.995", "--certify", "0"});
+  const Result result =
+      calibrated("nvfp4", "out",
+                 {"--budget", "cosine=0.995", "--certify", "0", "--exclude", "*feed_forward.w2*"});
   ASSERT_EQ(result.code, 0) << result.err;
   const json report = json::parse(result.out);
   EXPECT_GE(report["search"]["measured_cosine"].get<double>(), 0.995);
   EXPECT_TRUE(report["search"]["within_budget"]);
   EXPECT_GT(report["search"]["curve"].size(), 3u);
   EXPECT_FALSE(report.contains("certificate"));
+  for (const json& group : report["search"]["groups"]) {
+    EXPECT_THAT(group["weights"][0], testing::Not(HasSubstr(".w2.")));
+  }
 }
 
 TEST_F(CliQuantizeModel, OtherDialectsRunTheSame) {
@@ -129,6 +134,9 @@ TEST_F(CliQuantizeModel, WrongUsageIsOneLine) {
   std::ofstream(path("bad.toml")) << "version = 1\nfamily = 3\n";
   expect_one_line(quantize({"--recipe", path("bad.toml"), "-o", path("x")}), 1,
                   "'family' is not a string");
+  std::ofstream(path("other.toml")) << "version = 1\nfamily = \"sdxl\"\nformat = \"fp8\"\n";
+  expect_one_line(quantize({"--recipe", path("other.toml"), "-o", path("x")}), 1,
+                  "is a recipe for sdxl, not for z-image");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "halftone/quantize/calibrate.h"
 #include "halftone/quantize/metrics.h"
 #include "halftone/quantize/parity.h"
+#include "halftone/quantize/recipe_file.h"
 #include "tests/support/procedural.h"
 #include "tests/support/run_graph.h"
 
@@ -119,12 +120,17 @@ void expect_above(const Floor& floor, const ParityResult& r) {
   EXPECT_LT(r.velocity_cosine_all.mean, 0.9999) << reached << ": nothing was quantized";
 }
 
-TEST(EmojiModel, PrecisionsHoldTheirFloors) {
+ParityOptions gate_options() {
   ParityOptions options;
   options.prompts = {"a red apple on a blue background", "a cat next to a pizza"};
   options.width = options.height = 128;
   options.steps = 4;
   options.layer_cases = 0;
+  return options;
+}
+
+TEST(EmojiModel, PrecisionsHoldTheirFloors) {
+  const ParityOptions options = gate_options();
   const ReferenceRun reference = run_reference(*load("bf16"), schedule(), options, kSilent);
   const Floor floors[] = {{"fp8", 0.9965, 0.991, 0.985},
                           {"fp8-tensor", 0.9957, 0.989, 0.985},
@@ -136,38 +142,61 @@ TEST(EmojiModel, PrecisionsHoldTheirFloors) {
   }
 }
 
-// The same for models that were calibrated: weights rounded with compensation.
-TEST(EmojiModel, CalibratedPrecisionsHoldTheirFloors) {
-  CalibrationOptions calibration;
-  calibration.prompts = {"a rocket on a dark background", "two trees and a house"};
-  calibration.width = calibration.height = 128;
-  calibration.steps = 4;
-  calibration.first_seed = 100;
-  calibration.moments = true;
-  calibration.threads = 2;
-  LoadOptions plain;
-  plain.kernels = &cpu_kernels();
-  plain.stream = {2};
-  plain.compile = false;
-  const Calibration seen =
-      calibrate(*zimage::load_model({kModel, {}}, plain), schedule(), calibration, {}, {}, kSilent);
-  const WeightQuantizer quantizer = [&](const std::string& name, const Tensor& w, const Format& f) {
-    return quantize_compensated(w, f, *seen.moments_of(name), cpu_kernels(), {2});
-  };
-  ParityOptions options;
-  options.prompts = {"a red apple on a blue background", "a cat next to a pizza"};
-  options.width = options.height = 128;
-  options.steps = 4;
-  options.layer_cases = 0;
-  const ReferenceRun reference = run_reference(*load("bf16"), schedule(), options, kSilent);
-  const Floor floors[] = {{"fp8", 0.9972, 0.991, 0.990}, {"nvfp4", 0.9640, 0.905, 0.930}};
-  for (const Floor& floor : floors) {
+// The same for models that were calibrated: weights rounded with compensation, all linears in one
+// format or as the recipes that ship choose.
+class CalibratedEmoji : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    CalibrationOptions calibration;
+    calibration.prompts = {"a rocket on a dark background", "two trees and a house"};
+    calibration.width = calibration.height = 128;
+    calibration.steps = 4;
+    calibration.first_seed = 100;
+    calibration.moments = true;
+    calibration.threads = 2;
+    LoadOptions plain;
+    plain.kernels = &cpu_kernels();
+    plain.stream = {2};
+    plain.compile = false;
+    seen_ = new Calibration(calibrate(*zimage::load_model({kModel, {}}, plain), schedule(),
+                                      calibration, {}, {}, kSilent));
+    reference_ =
+        new ReferenceRun(run_reference(*load("bf16"), schedule(), gate_options(), kSilent));
+  }
+  static void TearDownTestSuite() {
+    delete seen_;
+    delete reference_;
+  }
+
+  static void expect_recipe_above(const Floor& floor, const QuantizeRecipe& recipe) {
     const auto model = load("bf16");
-    model->set_recipe(model->default_recipe(*find_format(floor.precision)), quantizer);
-    const ParityResult r = compare_with(reference, *model, options, 0, kSilent);
-    expect_above(floor, r);
+    model->set_recipe(recipe, [](const std::string& name, const Tensor& w, const Format& f) {
+      return quantize_compensated(w, f, *seen_->moments_of(name), cpu_kernels(), {2});
+    });
+    expect_above(floor, compare_with(*reference_, *model, gate_options(), 0, kSilent));
+  }
+
+  static inline const Calibration* seen_ = nullptr;
+  static inline const ReferenceRun* reference_ = nullptr;
+};
+
+TEST_F(CalibratedEmoji, PrecisionsHoldTheirFloors) {
+  const auto model = load("bf16");
+  expect_recipe_above({"fp8", 0.9972, 0.991, 0.990}, model->default_recipe(formats::fp8));
+  expect_recipe_above({"nvfp4", 0.9640, 0.905, 0.930}, model->default_recipe(formats::nvfp4));
+}
+
+#if defined(HALFTONE_TOML)
+TEST_F(CalibratedEmoji, RecipesHoldTheirFloors) {
+  const Floor floors[] = {{"fp8", 0.9987, 0.9955, 0.992},
+                          {"mxfp8", 0.9986, 0.995, 0.983},
+                          {"nvfp4", 0.9900, 0.972, 0.965}};
+  for (const Floor& floor : floors) {
+    const auto file = kModel / "recipes" / (std::string(floor.precision) + ".toml");
+    expect_recipe_above(floor, read_recipe(file).recipe);
   }
 }
+#endif
 
 }  // namespace
 }  // namespace halftone
