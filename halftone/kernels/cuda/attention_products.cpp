@@ -33,9 +33,9 @@ cudaDataType_t type_of(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F :
 // One head of one item: products of its rows.
 class Head {
  public:
-  Head(const AttentionAttributes& how, const ConstView& q, const ConstView& k, const ConstView& v,
+  Head(const AttentionAttributes& how, const ConstView& q, const ConstView& k,
        const ConstView& lengths, const Stream& stream)
-      : how_(how), q_(q), k_(k), v_(v), lengths_(lengths), context_(context_of(stream)) {}
+      : how_(how), q_(q), k_(k), lengths_(lengths), context_(context_of(stream)) {}
 
   int64_t queries() const { return q_.shape[1]; }
   int64_t keys() const { return k_.shape[1]; }
@@ -77,7 +77,7 @@ class Head {
 
  private:
   const AttentionAttributes& how_;
-  const ConstView &q_, &k_, &v_, &lengths_;
+  const ConstView &q_, &k_, &lengths_;
   Context& context_;
   int64_t item_ = 0, head_ = 0;
   std::byte* workspace_ = nullptr;
@@ -93,7 +93,7 @@ int64_t product_attention_workspace(const AttentionArgs& a) {
 
 void product_attention(const AttentionArgs& a, const Stream& stream) {
   HT_ASSERT(a.q.dtype == a.k.dtype && a.q.dtype == a.v.dtype && a.q.dtype == a.y.dtype);
-  Head head(a.how, a.q, a.k, a.v, a.lengths, stream);
+  Head head(a.how, a.q, a.k, a.lengths, stream);
   const int64_t queries = head.queries(), keys = head.keys(), dim = head.dim();
   Workspace workspace(stream);
   std::byte* gemm_workspace = workspace.bytes(Gemms::kWorkspaceBytes);
@@ -128,7 +128,7 @@ int64_t product_attention_grad_workspace(const AttentionGradArgs& a) {
 void product_attention_grad(const AttentionGradArgs& a, const Stream& stream) {
   HT_ASSERT(a.q.dtype == a.k.dtype && a.q.dtype == a.v.dtype && a.q.dtype == a.dy.dtype &&
             a.q.dtype == a.dq.dtype && a.dk.dtype == a.dv.dtype);
-  Head head(a.how, a.q, a.k, a.v, a.lengths, stream);
+  Head head(a.how, a.q, a.k, a.lengths, stream);
   const int64_t queries = head.queries(), keys = head.keys(), dim = head.dim();
   Workspace workspace(stream);
   std::byte* gemm_workspace = workspace.bytes(Gemms::kWorkspaceBytes);
