@@ -75,13 +75,6 @@ void set_precision(const std::string& asked, const DeviceInfo& device, LoadOptio
   load.quantize_activations = load.automatic || format.quantized();
 }
 
-// "nvfp4", or "fp8 and nvfp4".
-std::string names_of(const std::map<std::string, int>& formats) {
-  std::string out;
-  for (const auto& [name, count] : formats) out += (out.empty() ? "" : " and ") + name;
-  return out;
-}
-
 // What became of it.
 Choice chosen_precision(const std::string& asked, const DeviceInfo& device,
                         const LoadReport& report, const StoredChoice& stored) {
@@ -93,17 +86,17 @@ Choice chosen_precision(const std::string& asked, const DeviceInfo& device,
   if (asked == "auto" && report.stored && !stored.as_stored) {
     return {asked, "bf16", "native",
             fmt::format("computed with what the weights, stored as {}, stand for: {}",
-                        names_of(report.formats), stored.why)};
+                        format_names(report.formats), stored.why)};
   }
   if (report.formats.empty() || !quantizes) {
     const Format format = quantizes ? usual_format(device) : *find_format(asked);
     const FormatSupport how = support(format);
     Choice choice{asked, std::string(format.name), std::string(to_string(how.support)),
                   std::string(how.why)};
-    if (report.stored) choice.why += ", weights stored as " + names_of(report.formats);
+    if (report.stored) choice.why += ", weights stored as " + format_names(report.formats);
     return choice;
   }
-  const std::string used = names_of(report.formats);
+  const std::string used = format_names(report.formats);
   int linears = 0;
   bool per_picture = false;
   for (const auto& [name, count] : report.formats) {
@@ -240,6 +233,12 @@ int64_t parse_bytes(const std::string& text, const char* flag) {
     throw Error(ErrorCode::kUsage, flag, "'{}' is not a size such as 8GiB", printable(text));
   }
   return static_cast<int64_t>(number * factor);
+}
+
+std::string format_names(const std::map<std::string, int>& formats) {
+  std::string out;
+  for (const auto& [name, count] : formats) out += (out.empty() ? "" : " and ") + name;
+  return out;
 }
 
 std::vector<std::string> usual_prompts() {

@@ -74,6 +74,8 @@ void check_memory(const LoadedModel& loaded, const ModelMemory& planned,
 std::vector<std::string> usual_prompts();
 // "2G", "512MiB" or a number of bytes; an Error that names the flag otherwise.
 int64_t parse_bytes(const std::string& text, const char* flag);
+// "nvfp4", or "fp8 and nvfp4": of a load report.
+std::string format_names(const std::map<std::string, int>& formats);
 std::pair<int64_t, int64_t> parse_size(const std::string& text);  // "640x480"
 // What these options ask of this model.
 ModelDefaults sampling_of(const SamplingOptions& options, const ModelDefaults& defaults);

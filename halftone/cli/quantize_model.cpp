@@ -318,7 +318,7 @@ class ModelQuantizer {
     model.model->set_recipe(result_.recipe, rounder_->function());
     ParityResult result = compare_with(reference, *model.model, how, 0, progress);
     bar.clear();
-    result.name = precision_name(model.model->load_report().formats);
+    result.name = format_names(model.model->load_report().formats);
     result_.certificate = certificate_of(result, how);
     result_.certificate->model_hash = result_.hash;
     result_.certificate->recipe_hash = text_hash(to_toml(recipe_file()));
@@ -380,12 +380,6 @@ class ModelQuantizer {
       convert_file(ours, path, how, progress);
       fs::remove(ours);
     }
-  }
-
-  static std::string precision_name(const std::map<std::string, int>& formats) {
-    std::string out;
-    for (const auto& [name, count] : formats) out += (out.empty() ? "" : " and ") + name;
-    return out;
   }
 
   const QuantizeModelOptions& options_;
