@@ -9,13 +9,14 @@
 
 namespace halftone {
 
+// x (1 + tanh u) / 2 = x / (1 + e^-2u): the second form keeps the digits of small results.
 template <class T>
 HT_HOST_DEVICE inline T gelu(T x) {
 #if !defined(__CUDACC_RTC__)
-  using std::tanh;
+  using std::exp;
 #endif
-  constexpr T kA = T(0.79788456080286535588), kB = T(0.044715);  // sqrt(2 / pi)
-  return T(0.5) * x * (T(1) + tanh(kA * (x + kB * x * x * x)));
+  constexpr T kA = T(1.59576912160573071176), kB = T(0.044715);  // sqrt(8 / pi)
+  return x / (T(1) + exp(-(kA * (x + kB * x * x * x))));
 }
 
 }  // namespace halftone

@@ -62,8 +62,9 @@ Gradients unary_gradient(const GradientContext& c) {
       constexpr float kA = 0.7978845608f, kB = 0.044715f;
       const Value square = x * x;
       const Value t = tanh(x * affine(square, kA * kB, kA));
-      const Value slope = affine(square, 3 * kA * kB, kA);  // of u
-      const Value inner = x * affine(t * t, -0.5f, 0.5f) * slope;
+      // Times u' = a (1 + 3 b x^2), one x at a time: where x^2 overflows, the rest is zero already.
+      const Value flat = x * affine(t * t, -0.5f, 0.5f);
+      const Value inner = affine(flat, kA, 0) + affine(flat * x * x, 3 * kA * kB, 0);
       return {c.dy * (affine(t, 0.5f, 0.5f) + inner)};
     }
     case Function::kSin:

@@ -60,10 +60,30 @@ HWY_INLINE double total(const float* x, int64_t n, const Fn& fn) {
   return result;
 }
 
+// Highway's Exp is defined from -104 to 104 only, and loses NaN.
+HWY_INLINE VF exponential(VF x) {
+  const DF d;
+  const VF inside = hn::Min(hn::Max(x, hn::Set(d, -104.0f)), hn::Set(d, 104.0f));
+  return hn::IfThenElse(hn::Eq(x, x), hn::Exp(d, inside), x);
+}
+HWY_INLINE VF hyperbolic_tangent(VF x) {
+  const DF d;
+  const VF inside = hn::Min(hn::Max(x, hn::Set(d, -20.0f)), hn::Set(d, 20.0f));
+  return hn::IfThenElse(hn::Eq(x, x), hn::Tanh(d, inside), x);
+}
+// From e^-|x|, which cannot overflow; small results keep their digits.
 HWY_INLINE VF sigmoid(VF x) {
   const DF d;
   const VF one = hn::Set(d, 1.0f);
-  return hn::Div(one, hn::Add(one, hn::Exp(d, hn::Neg(x))));
+  const VF e = exponential(hn::Neg(hn::Abs(x)));
+  return hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one), hn::Add(one, e));
+}
+// numerics/gelu.h
+HWY_INLINE VF gelu(VF x) {
+  const DF d;
+  const VF cube = hn::Mul(hn::Mul(x, x), x);
+  const VF inner = hn::Add(x, hn::Mul(hn::Set(d, 0.044715f), cube));
+  return hn::Mul(x, sigmoid(hn::Mul(hn::Set(d, 1.5957691216f), inner)));
 }
 
 HWY_ATTR void Widen(const bf16* x, int64_t n, float* y) {
@@ -105,29 +125,21 @@ HWY_ATTR void Affine(const float* x, AffineAttributes how, int64_t n, float* y) 
   map_rows(n, y, [=](VF v) HWY_ATTR { return hn::Add(hn::Mul(v, scale), shift); }, x);
 }
 HWY_ATTR void Apply(Function function, const float* x, int64_t n, float* y) {
-  const DF d;
   switch (function) {
     case Function::kTanh:
-      return map_rows(n, y, [=](VF v) HWY_ATTR { return hn::Tanh(d, v); }, x);
+      return map_rows(n, y, [](VF v) HWY_ATTR { return hyperbolic_tangent(v); }, x);
     case Function::kSigmoid:
       return map_rows(n, y, [](VF v) HWY_ATTR { return sigmoid(v); }, x);
     case Function::kSilu:
       return map_rows(n, y, [](VF v) HWY_ATTR { return hn::Mul(v, sigmoid(v)); }, x);
     case Function::kGelu:
-      return map_rows(
-          n, y,
-          [=](VF v) HWY_ATTR {
-            const VF cube = hn::Mul(hn::Mul(v, v), v);
-            const VF u =
-                hn::Mul(hn::Set(d, 0.7978845608f), hn::MulAdd(hn::Set(d, 0.044715f), cube, v));
-            const VF half = hn::Mul(hn::Set(d, 0.5f), v);
-            return hn::MulAdd(half, hn::Tanh(d, u), half);
-          },
-          x);
-    case Function::kSin:
-      return map_rows(n, y, [=](VF v) HWY_ATTR { return hn::Sin(d, v); }, x);
+      return map_rows(n, y, [](VF v) HWY_ATTR { return gelu(v); }, x);
+    case Function::kSin:  // of a few numbers, which may be large: Highway's end at 39,000
+      for (int64_t i = 0; i < n; ++i) y[i] = std::sin(x[i]);
+      return;
     case Function::kCos:
-      return map_rows(n, y, [=](VF v) HWY_ATTR { return hn::Cos(d, v); }, x);
+      for (int64_t i = 0; i < n; ++i) y[i] = std::cos(x[i]);
+      return;
   }
 }
 HWY_ATTR void SiluMul(const float* gate, const float* up, int64_t n, float* y) {
@@ -205,13 +217,13 @@ HWY_ATTR float SoftmaxTerms(float* x, float scale, int64_t n) {
   const VF top = hn::Set(d, largest);
   VF sums = hn::Zero(d);
   for (i = 0; i + lanes <= n; i += lanes) {
-    const VF term = hn::Exp(d, hn::Sub(hn::LoadU(d, x + i), top));
+    const VF term = exponential(hn::Sub(hn::LoadU(d, x + i), top));
     hn::StoreU(term, d, x + i);
     sums = hn::Add(sums, term);
   }
   float result = total_of_lanes(sums);
   for (; i < n; ++i) {
-    x[i] = hn::GetLane(hn::Exp(d, hn::Set(d, x[i] - largest)));
+    x[i] = hn::GetLane(exponential(hn::Set(d, x[i] - largest)));
     result += x[i];
   }
   return result;
