@@ -1,15 +1,16 @@
 #include "halftone/cli/cli.h"
 
-#include <fmt/format.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "halftone/base/error.h"
+#include "halftone/cli/flags.h"
 
 namespace halftone::cli {
 namespace {
@@ -27,26 +28,21 @@ std::string name_of_command(const CLI::App& app) {
   return commands.empty() ? "halftone" : "halftone " + commands[0]->get_name();
 }
 
+// What was printed may still be in a buffer, and the disk behind it full.
+int check_stdout() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout) return kDone;
+  print_note("halftone: standard output: cannot write to it: {}\n", std::strerror(errno));
+  return kFailed;
+}
+
 }  // namespace
 
 const char* version() { return HALFTONE_VERSION; }
 
-void write_text_file(const std::filesystem::path& path, const std::string& text) {
-  const std::string name = path.string(), temporary = fmt::format("{}.{}.tmp", name, ::getpid());
-  std::ofstream out(temporary, std::ios::binary);
-  out << text;
-  out.close();
-  std::error_code failed;
-  if (out) std::filesystem::rename(temporary, path, failed);
-  if (!out || failed) {
-    std::filesystem::remove(temporary, failed);
-    throw Error(ErrorCode::kIo, name, "cannot be written");
-  }
+std::string json_text(const nlohmann::ordered_json& object, int indent) {
+  return object.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
 }
-
-void print_json(const nlohmann::ordered_json& object) {
-  fmt::print("{}\n", object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-}
+void print_json(const nlohmann::ordered_json& object) { fmt::print("{}\n", json_text(object)); }
 
 int run(int argc, const char* const* argv, const Context& context) {
   CLI::App app("Generates with, quantizes and trains diffusion models in FP8, MXFP8 and NVFP4.",
@@ -66,15 +62,17 @@ int run(int argc, const char* const* argv, const Context& context) {
   add_sheet(app, context);
   add_compare(app, context);
   add_convert(app, context);
+  refuse_empty_values(app);
   try {
-    app.parse(argc, argv);
-    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-      throw Error(ErrorCode::kIo, "standard output", "cannot write to it");
-    }
-    return kDone;
+    std::vector<std::string> arguments = arguments_of(app, argc, argv);
+    std::reverse(arguments.begin(), arguments.end());  // the parser takes them from the back
+    app.parse(std::move(arguments));
+    return check_stdout();
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
-      return app.exit(error);  // --help and --version
+      app.exit(error);  // --help and --version
+      std::cout.flush();
+      return check_stdout();
     }
     std::string message = error.what();
     if (app.get_subcommands().empty() && argc > 1) {
@@ -83,16 +81,27 @@ int run(int argc, const char* const* argv, const Context& context) {
     }
     std::replace(message.begin(), message.end(), '\n', ' ');
     const std::string command = name_of_command(app);
-    fmt::print(stderr, "{}: {} (see '{} --help')\n", command, printable(message, 1000), command);
+    print_note("{}: {} (see '{} --help')\n", command, printable(message, 1000), command);
     return kUsage;
   } catch (const Error& error) {
-    fmt::print(stderr, "{}: {}\n", name_of_command(app), error.what());
+    // Commands that leave something say so themselves.
+    const bool plain = error.code() == ErrorCode::kCancelled && error.message() == "interrupted";
+    print_note("{}: {}{}\n", name_of_command(app), error.what(),
+               plain ? "; nothing was written" : "");
     return exit_code(error.code());
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "{}: out of memory\n", name_of_command(app));
+    print_note("{}: out of memory\n", name_of_command(app));
+    return kFailed;
+  } catch (const std::filesystem::filesystem_error& error) {
+    print_note("{}: {}: {}\n", name_of_command(app), printable(error.path1().string()),
+               error.code().message());
+    return kFailed;
+  } catch (const std::system_error& error) {  // how fmt::print says that it could not
+    print_note("{}: standard output: cannot write to it: {}\n", name_of_command(app),
+               error.code().message());
     return kFailed;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "{}: internal error: {}\n", name_of_command(app), printable(error.what()));
+    print_note("{}: internal error: {}\n", name_of_command(app), printable(error.what()));
     return kFailed;
   }
 }

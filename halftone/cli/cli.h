@@ -2,8 +2,10 @@
 // itself to the application; main only calls run().
 #pragma once
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
-#include <filesystem>
+#include <cstdio>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -12,9 +14,9 @@ namespace halftone::cli {
 
 // What the process looks like from inside a command.
 struct Context {
-  std::function<void()> watch_interrupts;  // from now on Ctrl-C is asked for, not fatal
-  std::function<bool()> interrupted;       // whether it was pressed
-  bool terminal = false;                   // whether stderr is a person's terminal
+  std::function<void(bool on)> watch_interrupts;  // while on, Ctrl-C asks to stop, and is not fatal
+  std::function<bool()> interrupted;              // whether it was pressed
+  bool terminal = false;                          // whether stderr is a person's terminal
 };
 
 // Exit codes.
@@ -38,9 +40,16 @@ int run(int argc, const char* const* argv, const Context& context);
 
 const char* version();
 
-// One object on one line of stdout. Bytes that are not UTF-8 (in a path, say) are replaced.
+// A line for a person, on stderr. Where that is closed or full there is no one to tell.
+template <class... Args>
+void print_note(fmt::format_string<Args...> text, Args&&... args) {
+  const std::string line = fmt::format(text, std::forward<Args>(args)...);
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+// Bytes that are not UTF-8 (in a path, say) are replaced.
+std::string json_text(const nlohmann::ordered_json& object, int indent = -1);
+// One object on one line of stdout.
 void print_json(const nlohmann::ordered_json& object);
-// As a whole or not at all; an Error that names it where that fails.
-void write_text_file(const std::filesystem::path& path, const std::string& text);
 
 }  // namespace halftone::cli

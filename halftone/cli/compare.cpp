@@ -11,6 +11,7 @@
 #include "halftone/cli/cli.h"
 #include "halftone/cli/model_options.h"
 #include "halftone/cli/progress_bar.h"
+#include "halftone/io/output.h"
 #include "halftone/quantize/parity_report.h"
 
 namespace halftone::cli {
@@ -41,14 +42,14 @@ ParityOptions parity_options(const Options& options, const ModelDefaults& defaul
   return how;
 }
 
-LoadedModel load_in(const Options& options, const std::string& precision) {
+LoadedModel load_in(const Options& options, const std::string& precision, const Context& context) {
   ModelOptions how = options.model;
   how.precision = precision;
   if (is_folder(precision)) {  // a quantized model: as it is stored
     how.model = precision;
     how.precision = "stored";
   }
-  return load(how);
+  return load(how, context);
 }
 
 // Bytes of the model's weights; the memory that a run takes is checked on the way.
@@ -81,6 +82,10 @@ void print_table(const ParityReport& report) {
 }
 
 void run_compare(const Options& options, const Context& context) {
+  const fs::path page = options.output, data = fs::path(options.output).replace_extension(".json");
+  check_output_file(page);
+  check_output_file(data);
+  check_distinct_outputs({{"the JSON beside the page", data}, {"--output", page}});
   ParityReport report;
   report.version = version();
   const auto note_fallbacks = [&](LoadedModel& loaded) {
@@ -96,7 +101,7 @@ void run_compare(const Options& options, const Context& context) {
     bar.update({p.item, before + p.done, total});
   };
   {
-    LoadedModel loaded = load_in(options, options.reference);
+    LoadedModel loaded = load_in(options, options.reference, context);
     report.options = parity_options(options, loaded.defaults);
     report.model = loaded.path;
     report.hash = loaded.model->hash();
@@ -117,7 +122,7 @@ void run_compare(const Options& options, const Context& context) {
     report.results.push_back(std::move(floor));
   }
   for (const std::string& precision : options.precisions) {
-    LoadedModel loaded = load_in(options, precision);
+    LoadedModel loaded = load_in(options, precision, context);
     const int64_t bytes = weight_bytes(loaded, report.options, options.model.max_memory);
     ParityResult result = compare_with(report.run, *loaded.model, report.options, 0, progress);
     result.name =
@@ -129,9 +134,8 @@ void run_compare(const Options& options, const Context& context) {
     report.results.insert(report.results.end() - 1, std::move(result));  // the floor stays last
   }
   bar.clear();
-  const fs::path page = options.output, data = fs::path(options.output).replace_extension(".json");
-  write_text_file(page, parity_page(report));
-  write_text_file(data, parity_json(report).dump(1) + "\n");
+  write_file(page, parity_page(report));
+  write_file(data, json_text(parity_json(report), 1) + "\n");
   if (options.json) return print_json(parity_json(report));
   print_table(report);
   fmt::print("{}\n{}\n", page.string(), data.string());

@@ -4,16 +4,18 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cmath>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "halftone/base/error.h"
 #include "halftone/base/text.h"
 #include "halftone/cli/cli.h"
+#include "halftone/cli/flags.h"
 #include "halftone/cli/generate_report.h"
 #include "halftone/cli/progress_bar.h"
+#include "halftone/io/output.h"
 #include "halftone/io/png.h"
 #include "halftone/io/safetensors_file.h"
 #include "halftone/io/safetensors_writer.h"
@@ -45,7 +47,7 @@ std::string slug(const std::string& prompt) {
 fs::path output_name(const Options& options, int index) {
   const fs::path base =
       options.output.empty() ? fs::path(slug(options.prompt) + ".png") : fs::path(options.output);
-  if (options.count == 1) return base;
+  if (options.count == 1 || options.output == "-") return base;
   fs::path name = base.parent_path() / base.stem();
   name += fmt::format("-{}", index + 1);
   name += base.extension();
@@ -69,14 +71,6 @@ int64_t anonymous_bytes() {
   return 0;
 }
 
-void check_finite(const Tensor& latents) {
-  for (const float v : latents.as<float>()) {
-    if (!std::isfinite(v)) {
-      throw Error(ErrorCode::kInvalidInput, "latents", "hold NaN or Inf: are the weights damaged?");
-    }
-  }
-}
-
 GenerateRequest request_of(const Options& options) {
   GenerateRequest request;
   request.prompt = options.prompt;
@@ -91,12 +85,53 @@ GenerateRequest request_of(const Options& options) {
   return request;
 }
 
+// What is wrong with where results should go, before any work.
+void check_outputs(const Options& options) {
+  if (options.output == "-" && (options.count > 1 || options.json)) {
+    throw Error(ErrorCode::kUsage, "--output", "- is for one picture, and not for --json");
+  }
+  for (int i = 0; i < options.count; ++i) {
+    const fs::path picture = output_name(options, i);
+    check_output_file(picture);
+    check_distinct_outputs({{"--output", picture == "-" ? fs::path() : picture},
+                            {"--save-latents", options.save_latents}});
+  }
+  if (!options.save_latents.empty()) check_output_file(options.save_latents);
+}
+
+// Writes pictures, and latents where they are asked for, one after the other.
+class Results {
+ public:
+  Results(const Options& options, GenerateOutcome& outcome, const Shape& latents)
+      : options_(options), outcome_(outcome) {
+    if (options.save_latents.empty()) return;
+    const TensorSpec all{
+        "latents", DType::kF32, {options.count, latents[1], latents[2], latents[3]}};
+    latents_.emplace(options.save_latents, std::span(&all, 1), Metadata());
+  }
+  void add(const GeneratedPicture& picture) {
+    const fs::path file = output_name(options_, picture.index);
+    write_png(file, picture.image, png_text(options_, outcome_, picture.index));
+    outcome_.files.push_back(file);
+    if (latents_) latents_->write("latents", picture.latents.bytes());
+  }
+  void finish() {
+    if (latents_) latents_->finish();
+  }
+
+ private:
+  const Options& options_;
+  GenerateOutcome& outcome_;
+  std::optional<SafetensorsWriter> latents_;
+};
+
 void run_generate(Options options, const Context& context) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   GenerateOutcome outcome;
   if (!options.size.empty()) parse_size(options.size);  // wrong ones before any work
-  outcome.loaded = load(options.model);
+  check_outputs(options);
+  outcome.loaded = load(options.model, context);
   const ModelDefaults& defaults = outcome.loaded.defaults;
   if (options.size.empty()) options.size = fmt::format("{}x{}", defaults.width, defaults.height);
   if (options.steps == 0) options.steps = defaults.steps;
@@ -105,26 +140,35 @@ void run_generate(Options options, const Context& context) {
   DiffusionModel& model = *outcome.loaded.model;
   outcome.planned = plan_generate(model, request);
   check_memory(outcome.loaded, outcome.planned, options.model.max_memory);
-  if (!options.json) print_plan(outcome.planned);
+  std::FILE* const report = options.output == "-" ? stderr : stdout;
+  if (!options.json) print_plan(report, outcome.planned);
+  outcome.hash = model.hash();
 
+  Results results(options, outcome, model.latent_shape(request.width, request.height));
   ProgressBar bar("generating", context, options.json, ProgressBar::Unit::kSteps);
-  outcome.result = generate(model, outcome.loaded.schedule, request, [&](const Progress& progress) {
+  const ProgressFn progress = [&](const Progress& step) {
     outcome.measured = std::max(outcome.measured, anonymous_bytes());
-    bar.update(progress);
-  });
+    bar.update(step);
+  };
+  try {
+    outcome.seconds = generate(model, outcome.loaded.schedule, request, progress,
+                               [&](const GeneratedPicture& made) { results.add(made); });
+    results.finish();
+  } catch (const Error& error) {
+    // Those that are finished stay.
+    if (error.code() == ErrorCode::kCancelled && !outcome.files.empty()) {
+      throw Error(ErrorCode::kCancelled, "", "interrupted; {} of {} pictures are written",
+                  outcome.files.size(), options.count);
+    }
+    if (error.where() == "noise") {
+      throw Error(error.code(), options.noise, "{}", error.message());
+    }
+    throw;
+  }
   bar.clear();
   add_device_fallbacks(outcome.loaded, options.model.strict);
-  check_finite(outcome.result.latents);
-  outcome.hash = model.hash();
-  for (int i = 0; i < options.count; ++i) {
-    outcome.files.push_back(output_name(options, i));
-    write_png(outcome.files.back(), outcome.result.images[i], png_text(options, outcome, i));
-  }
-  if (!options.save_latents.empty()) {
-    write_safetensors(options.save_latents, {{"latents", outcome.result.latents}});
-  }
   outcome.total = std::chrono::duration<double>(Clock::now() - start).count();
-  options.json ? print_json(to_json(options, outcome)) : print_summary(options, outcome);
+  options.json ? print_json(to_json(options, outcome)) : print_summary(report, options, outcome);
 }
 
 }  // namespace
@@ -159,10 +203,11 @@ void add_generate(CLI::App& app, const Context& context) {
           "-g,--guidance", o->guidance,
           "Strength of the prompt against the negative one; 0 is off (default: the model's)")
       ->type_name("G")
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(finite_number(0, 100));
   command->add_option("--seed", o->seed, "Seed of the first picture")
       ->capture_default_str()
-      ->type_name("S");
+      ->type_name("S")
+      ->check(seed_number());
   command->add_option("-c,--count", o->count, "Pictures to make")
       ->capture_default_str()
       ->type_name("N")
@@ -176,7 +221,8 @@ void add_generate(CLI::App& app, const Context& context) {
   command->add_option("--save-latents", o->save_latents, "Write the final latents to this file")
       ->type_name("FILE");
   command
-      ->add_option("-o,--output", o->output, "The PNG to write; for several, -1, -2, ... is added")
+      ->add_option("-o,--output", o->output,
+                   "The PNG to write; for several, -1, -2, ... is added; - is standard output")
       ->type_name("OUT.png");
   command->add_flag("--json", o->json, "Print one JSON object instead of text");
   command->callback([o, &context] { run_generate(*o, context); });

@@ -55,7 +55,7 @@ PngText png_text(const GenerateOptions& options, const GenerateOutcome& outcome,
 }
 
 ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outcome) {
-  const auto& seconds = outcome.result.seconds;
+  const auto& seconds = outcome.seconds;
   ordered_json out = {{"model", outcome.loaded.path},
                       {"family", outcome.loaded.model->family()},
                       {"model_hash", outcome.hash},
@@ -88,32 +88,32 @@ ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outc
   return out;
 }
 
-void print_plan(const ModelMemory& memory) {
+void print_plan(std::FILE* to, const ModelMemory& memory) {
   std::string parts =
       fmt::format("values {} + scratch {}", human_bytes(memory.arena + memory.borders),
                   human_bytes(memory.workspace));
   if (memory.owned_weights > 0) {
     parts = fmt::format("converted weights {} + {}", human_bytes(memory.owned_weights), parts);
   }
-  fmt::print("memory: {} ({}); weights read in place from files: {}\n", human_bytes(memory.peak()),
-             parts, human_bytes(memory.file_weights));
-  std::fflush(stdout);
+  fmt::print(to, "memory: {} ({}); weights read in place from files: {}\n",
+             human_bytes(memory.peak()), parts, human_bytes(memory.file_weights));
+  std::fflush(to);
 }
 
-void print_summary(const GenerateOptions& options, const GenerateOutcome& outcome) {
-  const auto& seconds = outcome.result.seconds;
-  for (const auto& file : outcome.files) fmt::print("{}\n", file.string());
-  fmt::print("  {} at {}, {} steps, guidance {}, seed {}, {} ({}) on {}\n",
+void print_summary(std::FILE* to, const GenerateOptions& options, const GenerateOutcome& outcome) {
+  const auto& seconds = outcome.seconds;
+  for (const auto& file : outcome.files) fmt::print(to, "{}\n", file.string());
+  fmt::print(to, "  {} at {}, {} steps, guidance {}, seed {}, {} ({}) on {}\n",
              outcome.loaded.model->family(), options.size, options.steps, options.guidance,
              options.seed, outcome.loaded.precision.used, outcome.loaded.precision.how,
              outcome.loaded.device.used);
   if (!outcome.loaded.model->load_report().formats.empty())
-    fmt::print("  {}\n", outcome.loaded.precision.why);
+    fmt::print(to, "  {}\n", outcome.loaded.precision.why);
   for (const std::string& fallback : outcome.loaded.fallbacks)
-    fmt::print("  fallback: {}\n", fallback);
+    fmt::print(to, "  fallback: {}\n", fallback);
   const int batches = (options.count + options.batch - 1) / options.batch;
   const double steps = static_cast<double>(options.steps) * batches;
-  fmt::print("  load {}, text {}, denoise {} ({:.2f} steps/s), decode {}\n",
+  fmt::print(to, "  load {}, text {}, denoise {} ({:.2f} steps/s), decode {}\n",
              human_seconds(outcome.loaded.seconds), human_seconds(seconds.text),
              human_seconds(seconds.denoise), steps / (seconds.denoise + 1e-9),
              human_seconds(seconds.decode));

@@ -1,6 +1,7 @@
 // What `halftone generate` tells about a run: text, JSON, and the PNG's text fields.
 #pragma once
 
+#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -23,7 +24,7 @@ struct GenerateOptions {
 
 struct GenerateOutcome {
   LoadedModel loaded;
-  GenerateResult result;
+  GenerateSeconds seconds;
   std::vector<std::filesystem::path> files;
   std::string hash;
   ModelMemory planned;
@@ -33,7 +34,8 @@ struct GenerateOutcome {
 
 PngText png_text(const GenerateOptions& options, const GenerateOutcome& outcome, int index);
 nlohmann::ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outcome);
-void print_plan(const ModelMemory& memory);
-void print_summary(const GenerateOptions& options, const GenerateOutcome& outcome);
+// To stdout, or to stderr where a picture goes there.
+void print_plan(std::FILE* to, const ModelMemory& memory);
+void print_summary(std::FILE* to, const GenerateOptions& options, const GenerateOutcome& outcome);
 
 }  // namespace halftone::cli

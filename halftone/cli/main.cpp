@@ -1,19 +1,12 @@
+#include <fcntl.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdlib>
 
 #include "halftone/cli/cli.h"
+#include "halftone/cli/interrupts.h"
 
 namespace {
-
-// A signal handler can only reach what is global; commands see it through Context.
-volatile std::sig_atomic_t interrupts = 0;
-
-void on_interrupt(int) {
-  interrupts = interrupts + 1;
-  if (interrupts > 1) ::_exit(halftone::cli::kInterrupted);  // the second Ctrl-C does not wait
-}
 
 // OpenMP's threads spin while they wait for each other, by default so long that a program that
 // shares its cores with another runs fifty times slower instead of two. The library reads its
@@ -24,16 +17,22 @@ void spin_briefly(char** argv) {
   ::execv("/proc/self/exe", argv);  // returns only where it fails, and then nothing is lost
 }
 
+// A file that is opened later must not become standard output or error.
+void fill_standard_streams() {
+  for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) == -1) ::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   spin_briefly(argv);
+  fill_standard_streams();
+  auto& interrupts = halftone::cli::Interrupts::start();
   halftone::cli::Context context;
-  context.watch_interrupts = [] {
-    std::signal(SIGINT, on_interrupt);
-    std::signal(SIGTERM, on_interrupt);
-  };
-  context.interrupted = [] { return interrupts > 0; };
+  context.watch_interrupts = [&](bool on) { interrupts.watch(on); };
+  context.interrupted = [&] { return interrupts.requested(); };
   context.terminal = ::isatty(STDERR_FILENO) == 1;
   return halftone::cli::run(argc, argv, context);
 }

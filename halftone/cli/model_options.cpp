@@ -12,6 +12,7 @@
 #include "halftone/base/files.h"
 #include "halftone/base/text.h"
 #include "halftone/base/threads.h"
+#include "halftone/cli/flags.h"
 #include "halftone/io/json.h"
 #include "halftone/io/stored_weights.h"
 #include "halftone/models/config_reader.h"
@@ -219,22 +220,6 @@ ModelDefaults read_defaults(const fs::path& base) {
 
 }  // namespace
 
-int64_t parse_bytes(const std::string& text, const char* flag) {
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  const std::string unit = end;
-  double factor = 0;
-  if (unit.empty() || unit == "B") factor = 1;
-  for (const auto& [letter, shift] : {std::pair{'K', 10}, {'M', 20}, {'G', 30}, {'T', 40}}) {
-    const std::string name(1, letter);
-    if (unit == name || unit == name + "iB" || unit == name + "B") factor = std::exp2(shift);
-  }
-  if (factor == 0 || !(number > 0) || number * factor > 0x1p62) {
-    throw Error(ErrorCode::kUsage, flag, "'{}' is not a size such as 8GiB", printable(text));
-  }
-  return static_cast<int64_t>(number * factor);
-}
-
 std::string format_names(const std::map<std::string, int>& formats) {
   std::string out;
   for (const auto& [name, count] : formats) out += (out.empty() ? "" : " and ") + name;
@@ -250,16 +235,6 @@ std::vector<std::string> usual_prompts() {
           "two trees and a house",
           "a rocket on a dark background",
           "a bowl of soup next to a loaf of bread"};
-}
-
-std::pair<int64_t, int64_t> parse_size(const std::string& text) {
-  int64_t width = 0, height = 0;
-  char rest = 0;
-  if (std::sscanf(text.c_str(), "%5ldx%5ld%c", &width, &height, &rest) != 2 || width < 1 ||
-      height < 1) {
-    throw Error(ErrorCode::kUsage, "--size", "'{}' is not WIDTHxHEIGHT", printable(text));
-  }
-  return {width, height};
 }
 
 void add_device_fallbacks(LoadedModel& loaded, bool strict) {
@@ -290,9 +265,10 @@ nlohmann::ordered_json to_json(const Choice& choice) {
   return {{"asked", choice.asked}, {"used", choice.used}, {"how", choice.how}, {"why", choice.why}};
 }
 
-LoadedModel load(const ModelOptions& asked) {
+LoadedModel load(const ModelOptions& asked, const Context& context) {
   const auto start = std::chrono::steady_clock::now();
   ModelOptions options = asked;
+  if (!options.max_memory.empty()) parse_bytes(options.max_memory, "--max-memory");  // before work
   LoadedModel loaded;
   const Backend backend = choose_backend(options.device);
   loaded.context = backend.device;
@@ -318,6 +294,7 @@ LoadedModel load(const ModelOptions& asked) {
   how.compile = loaded.compile.used == "on";
   how.loras = loaded.loras;
   how.kernels = backend.kernels;
+  how.cancelled = context.interrupted;
   how.stream = backend.stream(options.threads > 0 ? options.threads : hardware_threads());
   StoredChoice stored;
   if (options.precision == "auto") {
@@ -360,7 +337,7 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
                   "The least velocity cosine of a certificate that --precision auto trusts")
       ->capture_default_str()
       ->type_name("C")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(finite_number(0, 1));
   command.add_option("--lora", options.loras, "An adapter to apply; may be given several times")
       ->type_name("FILE[:STRENGTH]")
       ->expected(1)
@@ -378,12 +355,7 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
   command.add_option("--device", options.device, "auto, cpu or cuda[:N]")
       ->capture_default_str()
       ->type_name("D")
-      ->check(CLI::Validator(
-          [](std::string& d) {
-            const bool known = d == "auto" || d == "cpu" || d == "cuda" || d.starts_with("cuda:");
-            return known ? std::string() : "'" + d + "' is no device";
-          },
-          ""));
+      ->check(device_name());
   command.add_option("--threads", options.threads, "CPU threads (default: all)")
       ->type_name("N")
       ->check(CLI::Range(1, 256));
@@ -399,10 +371,11 @@ void add_sampling_options(CLI::App& command, SamplingOptions& options) {
       ->check(CLI::Range(1, 1000));
   command.add_option("-g,--guidance", options.guidance, "Guidance (default: the model's)")
       ->type_name("G")
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(finite_number(0, 100));
   command.add_option("--seed", options.seed, "The first seed")
       ->capture_default_str()
-      ->type_name("S");
+      ->type_name("S")
+      ->check(seed_number());
 }
 
 ModelDefaults sampling_of(const SamplingOptions& options, const ModelDefaults& defaults) {
@@ -418,6 +391,11 @@ std::vector<std::string> gather_prompts(std::vector<std::string> prompts, const 
   std::ifstream in(file);
   if (!in) throw Error(ErrorCode::kNotFound, file, "no such file");
   for (std::string line; std::getline(in, line);) {
+    if (line.ends_with('\r')) line.pop_back();  // written on Windows
+    if (line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);
+    if (!is_valid_utf8(line)) {
+      throw Error(ErrorCode::kInvalidInput, file, "'{}' is not UTF-8", printable(line));
+    }
     if (!line.empty()) prompts.push_back(line);
   }
   if (prompts.empty()) throw Error(ErrorCode::kInvalidInput, file, "holds no prompt");

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "halftone/cli/cli.h"
 #include "halftone/diffusion/generate.h"
 #include "halftone/runtime/backend.h"
 
@@ -60,8 +61,8 @@ struct LoadedModel {
   std::vector<std::string> fallbacks;  // one line each
   double seconds = 0;
 };
-// With --strict a fallback is an Error.
-LoadedModel load(const ModelOptions& options);
+// With --strict a fallback is an Error. Programs of the model end where the context says so.
+LoadedModel load(const ModelOptions& options, const Context& context);
 
 // After a run: what the device did in another way than it should have. With --strict an Error.
 void add_device_fallbacks(LoadedModel& loaded, bool strict);
@@ -72,11 +73,8 @@ void check_memory(const LoadedModel& loaded, const ModelMemory& planned,
 
 // Where none are given: things, places and people, one and several.
 std::vector<std::string> usual_prompts();
-// "2G", "512MiB" or a number of bytes; an Error that names the flag otherwise.
-int64_t parse_bytes(const std::string& text, const char* flag);
 // "nvfp4", or "fp8 and nvfp4": of a load report.
 std::string format_names(const std::map<std::string, int>& formats);
-std::pair<int64_t, int64_t> parse_size(const std::string& text);  // "640x480"
 // What these options ask of this model.
 ModelDefaults sampling_of(const SamplingOptions& options, const ModelDefaults& defaults);
 

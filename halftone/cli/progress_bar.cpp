@@ -14,12 +14,17 @@ ProgressBar::ProgressBar(std::string title, const Context& context, bool quiet, 
       context_(context),
       visible_(context.terminal && !quiet),
       unit_(unit) {
-  if (context.watch_interrupts) context.watch_interrupts();
+  if (context.watch_interrupts) context.watch_interrupts(true);
+}
+
+ProgressBar::~ProgressBar() {
+  clear();
+  if (context_.watch_interrupts) context_.watch_interrupts(false);
 }
 
 void ProgressBar::update(const Progress& progress) {
   if (context_.interrupted && context_.interrupted()) {
-    throw Error(ErrorCode::kCancelled, "", "interrupted; nothing was written");
+    throw Error(ErrorCode::kCancelled, "", "interrupted");
   }
   const auto now = Clock::now();
   if (!visible_ || now - last_ < std::chrono::milliseconds(100)) return;
@@ -38,7 +43,7 @@ void ProgressBar::update(const Progress& progress) {
       unit_ == Unit::kBytes
           ? human_bytes(static_cast<int64_t>(rate)) + "/s"
           : fmt::format("{}/{}  {:.2f} steps/s", progress.done, progress.total, rate);
-  fmt::print(stderr, "\r\x1b[K{} [{}{}] {:3.0f}%  {}  {}  {}", title_,
+  print_note("\r\x1b[K{} [{}{}] {:3.0f}%  {}  {}  {}", title_,
              std::string(static_cast<size_t>(filled), '#'),
              std::string(static_cast<size_t>(kWidth - filled), '.'), share * 100, speed, left,
              printable(progress.item, 40));
@@ -46,7 +51,7 @@ void ProgressBar::update(const Progress& progress) {
 }
 
 void ProgressBar::clear() {
-  if (drawn_) fmt::print(stderr, "\r\x1b[K");
+  if (drawn_) print_note("\r\x1b[K");
   drawn_ = false;
 }
 

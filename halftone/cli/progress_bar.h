@@ -12,9 +12,9 @@ namespace halftone::cli {
 class ProgressBar {
  public:
   enum class Unit { kBytes, kSteps };
-  // `quiet` for --json and the like; Ctrl-C is noticed all the same.
+  // `quiet` for --json and the like; Ctrl-C is noticed all the same, while this lives.
   ProgressBar(std::string title, const Context& context, bool quiet, Unit unit = Unit::kBytes);
-  ~ProgressBar() { clear(); }
+  ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 

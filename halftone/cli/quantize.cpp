@@ -9,8 +9,10 @@
 #include "halftone/base/text.h"
 #include "halftone/base/threads.h"
 #include "halftone/cli/cli.h"
+#include "halftone/cli/flags.h"
 #include "halftone/cli/progress_bar.h"
 #include "halftone/cli/quantize_model.h"
+#include "halftone/io/output.h"
 #include "halftone/quantize/convert_file.h"
 #include "halftone/quantize/quantize_file.h"
 
@@ -91,14 +93,21 @@ void print_text(const FileQuantizeReport& report, const Options& options, double
   }
 }
 
-// A step on the way, whatever becomes of the next one.
-struct RemoveFile {
-  std::string path;
-  ~RemoveFile() {
-    std::error_code ignored;
-    std::filesystem::remove(path, ignored);
+// Into our own layout, and from there into the dialect.
+FileQuantizeReport quantize_as(Dialect dialect, const Options& options,
+                               const FileQuantizeOptions& how, Stream stream,
+                               const ProgressFn& progress) {
+  if (dialect == Dialect::kHalftone) {
+    return quantize_file(options.input, options.output, how, cpu_kernels(), stream, progress);
   }
-};
+  const Temporary step(options.output, Temporary::Kind::kFolder);
+  const std::filesystem::path ours = step.path() / "weights.safetensors";
+  FileQuantizeReport report =
+      quantize_file(options.input, ours, how, cpu_kernels(), stream, progress);
+  report.file_bytes_after =
+      convert_file(ours, options.output, {dialect, {}}, progress).file_bytes_after;
+  return report;
+}
 
 void run_quantize(const Options& options, QuantizeModelOptions& model, const Context& context) {
   if (options.input.empty()) {
@@ -130,20 +139,12 @@ void run_quantize(const Options& options, QuantizeModelOptions& model, const Con
   ProgressBar bar("quantizing", context, options.json);
   const auto start = std::chrono::steady_clock::now();
   const ProgressFn show = [&](const Progress& progress) { bar.update(progress); };
-  const bool converts = model.dialect != "halftone";
-  const std::string ours = converts ? options.output + ".halftone" : options.output;
-  auto report = quantize_file(options.input, ours, how, cpu_kernels(), stream, show);
-  if (converts) {
-    const RemoveFile remove{ours};
-    report.file_bytes_after =
-        convert_file(ours, options.output, {*find_dialect(model.dialect), {}}, show)
-            .file_bytes_after;
-  }
+  auto report = quantize_as(*find_dialect(model.dialect), options, how, stream, show);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   bar.clear();
   for (const std::string& pattern : report.unmatched_patterns) {
-    fmt::print(stderr, "halftone quantize: warning: pattern '{}' matches no 2-D *.weight\n",
+    print_note("halftone quantize: warning: pattern '{}' matches no 2-D *.weight\n",
                printable(pattern));
   }
   if (options.json) {
@@ -221,6 +222,7 @@ void add_quantize_model(CLI::App& command, QuantizeModelOptions& o) {
   command.add_option("--device", o.model.device, "auto, cpu or cuda[:N]")
       ->capture_default_str()
       ->type_name("D")
+      ->check(device_name())
       ->group(group);
 }
 

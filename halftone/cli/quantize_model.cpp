@@ -10,9 +10,12 @@
 #include "halftone/base/files.h"
 #include "halftone/base/text.h"
 #include "halftone/base/threads.h"
+#include "halftone/cli/flags.h"
 #include "halftone/cli/progress_bar.h"
 #include "halftone/cli/quantize_report.h"
+#include "halftone/io/dialect_writer.h"
 #include "halftone/io/model_hash.h"
+#include "halftone/io/output.h"
 #include "halftone/kernels/quantize.h"
 #include "halftone/quantize/certificate.h"
 #include "halftone/quantize/convert_file.h"
@@ -27,7 +30,8 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-constexpr const char* kPart = "transformer";  // of a folder in diffusers layout
+constexpr const char* kPart = "transformer";        // of a folder in diffusers layout
+constexpr const char* kRecipeName = "recipe.toml";  // in every folder that is written here
 
 // "cosine=0.998", "bytes=12M" or "auto": what a format can be expected to hold.
 Budget parse_budget(const std::string& text, const Format& smallest) {
@@ -134,14 +138,36 @@ class ModelQuantizer {
 
   void check() const {
     if (options_.output.empty()) throw Error(ErrorCode::kUsage, "--output", "is needed");
-    std::error_code ignored;
     if (!is_folder(options_.model.model) && !options_.model.model.empty()) {
       throw Error(ErrorCode::kUsage, "--model",
                   "'{}' is no folder; for a single file: halftone quantize FILE --format F -o OUT",
                   printable(options_.model.model));
     }
-    if (fs::equivalent(options_.model.model, options_.output, ignored)) {
-      throw Error(ErrorCode::kUsage, options_.output, "the output is the input");
+    if (!options_.model.model.empty()) check_apart(options_.model.model);
+    check_output_folder(options_.output, kRecipeName);
+    check_dialect();
+  }
+
+  // The output beside the model, neither in it nor around it: one would be copied into the other.
+  void check_apart(const std::string& input) const {
+    std::error_code ignored;
+    const fs::path model = fs::weakly_canonical(input, ignored) / "";
+    const fs::path output = fs::weakly_canonical(options_.output, ignored) / "";
+    const std::string a = model.string(), b = output.string();
+    if (a.starts_with(b) || b.starts_with(a)) {
+      if (a == b) throw Error(ErrorCode::kUsage, options_.output, "the output is the input");
+      throw Error(ErrorCode::kUsage, options_.output,
+                  "the output and the model '{}' lie one within the other", printable(input));
+    }
+  }
+
+  // What the dialect cannot hold is known before the work.
+  void check_dialect() const {
+    WeightInfo weight{"layer.weight", format_, {256, 256}, 1, {}, false};
+    const std::string why = why_not_in(*find_dialect(options_.dialect), weight);
+    if (!why.empty()) {
+      throw Error(ErrorCode::kUnsupported, "--dialect", "{} cannot be written for {}: {}",
+                  format_.name, options_.dialect, why);
     }
   }
 
@@ -154,7 +180,8 @@ class ModelQuantizer {
 
   // In full precision, so that what is measured is the formats' doing alone.
   void load_original() {
-    original_ = load(with("fp32", "off"));
+    original_ = load(with("fp32", "off"), context_);
+    check_apart(original_.path);  // the model that ships has no other name before
     if (original_.model->load_report().stored) {
       throw Error(ErrorCode::kInvalidInput, original_.path,
                   "is quantized already; quantize the original");
@@ -206,8 +233,8 @@ class ModelQuantizer {
   }
 
   void run_calibration() {
-    fs::create_directories(options_.output);
-    partial_ = fs::path(options_.output) / ".calibration.safetensors";
+    // Beside the output, which is not there before it is complete.
+    partial_ = fs::path(options_.output + ".calibration.safetensors");
     const std::string fingerprint =
         text_hash(fmt::format("{} {} {} {} {} {} {}", result_.hash, fmt::join(how_.prompts, "\n"),
                               how_.first_seed, how_.width, how_.height, how_.steps, how_.moments));
@@ -259,7 +286,7 @@ class ModelQuantizer {
       candidates.push_back({formats::fp8, false});
     }
     // Compiled: many predictions are made.
-    LoadedModel model = load(with("fp32", "on"));
+    LoadedModel model = load(with("fp32", "on"), context_);
     ProgressBar bar("measuring layers", context_, options_.json, ProgressBar::Unit::kSteps);
     const Minimize minimize = options_.minimize == "bytes"  ? Minimize::kBytes
                               : options_.minimize == "time" ? Minimize::kTime
@@ -312,7 +339,7 @@ class ModelQuantizer {
     const ProgressFn progress = [&](const Progress& p) {
       bar.update({p.item, before + p.done, total});
     };
-    LoadedModel model = load(with("bf16", "on"));
+    LoadedModel model = load(with("bf16", "on"), context_);
     const ReferenceRun reference = run_reference(*model.model, model.schedule, how, progress);
     before = reference_predictions(how);
     model.model->set_recipe(result_.recipe, rounder_->function());
@@ -350,16 +377,35 @@ class ModelQuantizer {
     if (result_.certificate) how.metadata[kCertificateKey] = to_json(*result_.certificate);
     ProgressBar bar("writing", context_, options_.json);
     const ProgressFn progress = [&](const Progress& p) { bar.update(p); };
-    const fs::path folder = options_.output;
+    OutputFolder output(options_.output);
+    const fs::path& folder = output.staging();
     copy_model_folder(original_.path, folder, kPart, progress);
-    result_.files =
-        quantize_checkpoint(input, folder / kPart, how, cpu_kernels(), {threads_}, progress);
-    if (options_.dialect != "halftone") convert(input, folder / kPart, progress);
-    write_text_file(folder / "recipe.toml", to_toml(recipe_file()));
-    if (calibrates_) write_text_file(folder / "calibration.json", calibration_json(calibration_));
+    result_.files = write_weights(input, folder, how, progress);
+    write_file(folder / kRecipeName, to_toml(recipe_file()));
+    if (calibrates_) write_file(folder / "calibration.json", calibration_json(calibration_));
+    output.commit({kPart});
     bar.clear();
     std::error_code ignored;
     if (!partial_.empty()) fs::remove(partial_, ignored);
+  }
+
+  // Quantized, in the dialect that was asked for.
+  FileQuantizeReport write_weights(const Checkpoint& input, const fs::path& folder,
+                                   const FileQuantizeOptions& how,
+                                   const ProgressFn& progress) const {
+    const Dialect dialect = *find_dialect(options_.dialect);
+    if (dialect == Dialect::kHalftone) {
+      return quantize_checkpoint(input, folder / kPart, how, cpu_kernels(), {threads_}, progress);
+    }
+    const Temporary step(folder / kPart, Temporary::Kind::kFolder);
+    const FileQuantizeReport report =
+        quantize_checkpoint(input, step.path(), how, cpu_kernels(), {threads_}, progress);
+    const Checkpoint made = Checkpoint::open(step.path());
+    for (const auto& file : made.files()) {
+      const fs::path name = file->path().lexically_relative(step.path());
+      convert_file(file->path(), folder / kPart / name, {dialect, {}}, progress);
+    }
+    return report;
   }
 
   // Looks at what a recipe selects without converting anything.
@@ -367,19 +413,6 @@ class ModelQuantizer {
     return [](const std::string&, const Tensor& weight, const Format& format) {
       return QuantizedTensor::empty(format, weight.shape());
     };
-  }
-
-  void convert(const Checkpoint& input, const fs::path& folder, const ProgressFn& progress) const {
-    for (const auto& file : input.files()) {
-      const fs::path path = folder / file->path().filename();
-      fs::path ours = path;
-      ours += ".halftone";
-      fs::rename(path, ours);
-      FileConvertOptions how;
-      how.to = *find_dialect(options_.dialect);
-      convert_file(ours, path, how, progress);
-      fs::remove(ours);
-    }
   }
 
   const QuantizeModelOptions& options_;

@@ -11,6 +11,7 @@
 #include "halftone/cli/cli.h"
 #include "halftone/cli/model_options.h"
 #include "halftone/cli/progress_bar.h"
+#include "halftone/io/output.h"
 #include "halftone/io/picture.h"
 #include "halftone/quantize/metrics.h"
 
@@ -49,10 +50,11 @@ struct Column {
 };
 
 Column make_column(const Options& options, const std::string& precision,
-                   const std::vector<std::string>& prompts, const ProgressFn& progress) {
+                   const std::vector<std::string>& prompts, const Context& context,
+                   const ProgressFn& progress) {
   ModelOptions how = options.model;
   how.precision = precision;
-  LoadedModel loaded = load(how);
+  LoadedModel loaded = load(how, context);
   const ModelDefaults sampling = sampling_of(options.sampling, loaded.defaults);
   GenerateRequest request;
   request.width = sampling.width;
@@ -135,6 +137,7 @@ Picture draw(const std::vector<Column>& columns, const std::vector<std::string>&
 }
 
 void run_sheet(const Options& options, const Context& context) {
+  check_output_file(options.output);
   const std::vector<std::string> prompts = read_prompts(options);
   std::vector<Column> columns;
   ProgressBar bar("drawing", context, options.json, ProgressBar::Unit::kSteps);
@@ -145,7 +148,7 @@ void run_sheet(const Options& options, const Context& context) {
     if (step.done == step.total) ++done;
   };
   for (const std::string& precision : options.precisions) {
-    columns.push_back(make_column(options, precision, prompts, progress));
+    columns.push_back(make_column(options, precision, prompts, context, progress));
     if (columns.size() > 1) compare(columns.back(), columns[0]);
   }
   bar.clear();

@@ -24,23 +24,35 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-// Row by row, so that a picture does not depend on who shares its batch.
-Tensor initial_latents(const GenerateRequest& request, const Shape& one) {
-  const Shape shape{request.count, one[1], one[2], one[3]};
-  if (request.noise) {
-    if (request.noise->shape() != shape || request.noise->dtype() != DType::kF32) {
-      throw Error(ErrorCode::kInvalidInput, "noise", "is {} {} instead of F32 {}",
-                  name_of(request.noise->dtype()), request.noise->shape(), shape);
-    }
+void check_all_finite(const Tensor& x, const char* what, const char* problem) {
+  for (const float v : x.as<float>()) {
+    if (!std::isfinite(v)) throw Error(ErrorCode::kInvalidInput, what, "{}", problem);
   }
-  Tensor latents = Tensor::empty(DType::kF32, shape);
+}
+
+// Latents of pictures [begin, end), row by row, so that a picture does not depend on who shares its
+// batch.
+Tensor initial_latents(const GenerateRequest& request, const Shape& one, int64_t begin,
+                       int64_t end) {
+  Tensor latents = Tensor::empty(DType::kF32, {end - begin, one[1], one[2], one[3]});
   auto bytes = latents.mutable_bytes();
-  for (int64_t i = 0; i < request.count; ++i) {
+  for (int64_t i = begin; i < end; ++i) {
     const Tensor noise = request.noise ? request.noise->rows(i, i + 1)
                                        : seeded_noise(one, request.seed + static_cast<uint64_t>(i));
-    std::memcpy(bytes.data() + i * noise.byte_size(), noise.bytes().data(), noise.bytes().size());
+    std::memcpy(bytes.data() + (i - begin) * noise.byte_size(), noise.bytes().data(),
+                noise.bytes().size());
   }
   return latents;
+}
+
+void check_noise(const GenerateRequest& request, const Shape& one) {
+  if (!request.noise) return;
+  const Shape shape{request.count, one[1], one[2], one[3]};
+  if (request.noise->shape() != shape || request.noise->dtype() != DType::kF32) {
+    throw Error(ErrorCode::kInvalidInput, "noise", "is {} {} instead of F32 {}",
+                name_of(request.noise->dtype()), request.noise->shape(), shape);
+  }
+  check_all_finite(*request.noise, "noise", "holds NaN or Inf");
 }
 
 // Latents of rows [begin, end) twice over, for the prompt and the negative prompt.
@@ -75,18 +87,19 @@ ModelMemory plan_generate(DiffusionModel& model, const GenerateRequest& request)
   return model.plan(model.latent_shape(request.width, request.height), rows, prompts);
 }
 
-GenerateResult generate(DiffusionModel& model, const FlowMatchConfig& schedule,
-                        const GenerateRequest& request, const ProgressFn& progress) {
+GenerateSeconds generate(DiffusionModel& model, const FlowMatchConfig& schedule,
+                         const GenerateRequest& request, const ProgressFn& progress,
+                         const PictureFn& finished) {
   const Shape one = model.latent_shape(request.width, request.height);
-  GenerateResult result;
-  result.latents = initial_latents(request, one);
+  check_noise(request, one);
+  GenerateSeconds seconds;
   const bool guided = request.guidance > 0;
   const std::vector<float> sigmas =
       flow_match_sigmas(schedule, request.steps, model.image_tokens(one));
 
   Condition positive, negative;
   {
-    const Stopwatch watch(result.seconds.text);
+    const Stopwatch watch(seconds.text);
     positive = model.encode(request.prompt);
     if (guided) negative = model.encode(request.negative);
   }
@@ -97,12 +110,12 @@ GenerateResult generate(DiffusionModel& model, const FlowMatchConfig& schedule,
   for (int64_t begin = 0; begin < request.count; begin += request.batch) {
     const int64_t end = std::min<int64_t>(begin + request.batch, request.count);
     const auto rows = static_cast<size_t>(end - begin);
-    Tensor latents = result.latents.rows(begin, end);
+    Tensor latents = initial_latents(request, one, begin, end);
     std::vector<Condition> conditions(rows, positive);
     if (guided) conditions.resize(2 * rows, negative);
     for (int step = 0; step < request.steps; ++step) {
       progress({"denoising", done++, total});
-      const Stopwatch watch(result.seconds.denoise);
+      const Stopwatch watch(seconds.denoise);
       const std::vector<float> at(conditions.size(), sigmas[step]);
       Tensor velocity = model.velocity(guided ? repeat(latents) : latents, at, conditions);
       if (guided) {
@@ -114,16 +127,33 @@ GenerateResult generate(DiffusionModel& model, const FlowMatchConfig& schedule,
                  velocity.as<float>().first(static_cast<size_t>(latents.numel())), sigmas[step],
                  sigmas[step + 1]);
     }
-    for (size_t i = 0; i < rows; ++i) {
+    check_all_finite(latents, "latents", "hold NaN or Inf: the weights overflow in this precision");
+    for (int64_t i = begin; i < end; ++i) {
       progress({"decoding", done, total});
-      const Stopwatch watch(result.seconds.decode);
-      const auto row = static_cast<int64_t>(i);
-      const Tensor image = model.decode(latents.rows(row, row + 1));
-      result.images.push_back(
-          image.reshape({image.shape()[1], image.shape()[2], image.shape()[3]}));
+      GeneratedPicture picture{static_cast<int>(i), latents.rows(i - begin, i - begin + 1), {}};
+      {
+        const Stopwatch watch(seconds.decode);
+        const Tensor image = model.decode(picture.latents);
+        picture.image = image.reshape({image.shape()[1], image.shape()[2], image.shape()[3]});
+      }
+      finished(picture);
     }
   }
   progress({"done", total, total});
+  return seconds;
+}
+
+GenerateResult generate(DiffusionModel& model, const FlowMatchConfig& schedule,
+                        const GenerateRequest& request, const ProgressFn& progress) {
+  const Shape one = model.latent_shape(request.width, request.height);
+  GenerateResult result;
+  result.latents = Tensor::empty(DType::kF32, {request.count, one[1], one[2], one[3]});
+  auto bytes = result.latents.mutable_bytes();
+  result.seconds = generate(model, schedule, request, progress, [&](const GeneratedPicture& made) {
+    const auto from = made.latents.bytes();
+    std::memcpy(bytes.data() + made.index * from.size(), from.data(), from.size());
+    result.images.push_back(made.image);
+  });
   return result;
 }
 

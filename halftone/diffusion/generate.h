@@ -24,19 +24,34 @@ struct GenerateRequest {
   std::optional<Tensor> noise;  // F32 [count, C, h, w] instead of the seed's
 };
 
-struct GenerateResult {
-  Tensor latents;              // F32 [count, C, h, w]
-  std::vector<Tensor> images;  // F32 [3, H, W] each
-  struct Seconds {
-    double text = 0, denoise = 0, decode = 0;
-  } seconds;
+struct GenerateSeconds {
+  double text = 0, denoise = 0, decode = 0;
 };
+
+// One of a request's pictures.
+struct GeneratedPicture {
+  int index = 0;
+  Tensor latents;  // F32 [1, C, h, w]
+  Tensor image;    // F32 [3, H, W]
+};
+using PictureFn = std::function<void(const GeneratedPicture&)>;
 
 // Memory that the request takes, known before it runs. What the model does not allow (a size, a
 // prompt that is too long) is an Error.
 ModelMemory plan_generate(DiffusionModel& model, const GenerateRequest& request);
 
-// Progress counts denoising steps over all batches. Called between steps; may throw to cancel.
+// Hands over each picture as it is finished, and keeps none. Progress counts denoising steps over
+// all batches; it is called between steps and may throw to cancel.
+GenerateSeconds generate(DiffusionModel& model, const FlowMatchConfig& schedule,
+                         const GenerateRequest& request, const ProgressFn& progress,
+                         const PictureFn& finished);
+
+// All pictures at once.
+struct GenerateResult {
+  Tensor latents;              // F32 [count, C, h, w]
+  std::vector<Tensor> images;  // F32 [3, H, W] each
+  GenerateSeconds seconds;
+};
 GenerateResult generate(DiffusionModel& model, const FlowMatchConfig& schedule,
                         const GenerateRequest& request, const ProgressFn& progress);
 

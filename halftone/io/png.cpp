@@ -1,7 +1,6 @@
 #include "halftone/io/png.h"
 
 #include <png.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cmath>
@@ -10,6 +9,7 @@
 #include <memory>
 
 #include "halftone/base/error.h"
+#include "halftone/io/output.h"
 
 namespace halftone {
 namespace {
@@ -25,6 +25,9 @@ using File = std::unique_ptr<std::FILE, CloseFile>;
   throw Error(ErrorCode::kIo, *name, "PNG: {}", printable(message));
 }
 void on_warning(png_structp, png_const_charp) {}
+void write_bytes(png_structp png, png_bytep bytes, size_t count) {
+  static_cast<OutputFile*>(png_get_io_ptr(png))->write(std::as_bytes(std::span(bytes, count)));
+}
 
 }  // namespace
 
@@ -65,46 +68,32 @@ std::vector<uint8_t> encode_png(const Tensor& image) {
 
 void write_png(const std::filesystem::path& path, const PngImage& image) {
   std::string name = path.string();
-  const std::string temporary = fmt::format("{}.{}.tmp", name, ::getpid());
   const auto width = static_cast<png_uint_32>(image.width);
   const auto height = static_cast<png_uint_32>(image.height);
-  try {
-    const File file(std::fopen(temporary.c_str(), "wb"));
-    if (!file) throw Error(ErrorCode::kIo, name, "{}", std::strerror(errno));
-    png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, &name, on_error, on_warning);
-    png_infop info = png_create_info_struct(png);
-    const auto destroy = [&](void*) { png_destroy_write_struct(&png, &info); };
-    const std::unique_ptr<void, decltype(destroy)> guard(png, destroy);
-    png_init_io(png, file.get());
-    png_set_IHDR(png, info, width, height, 8, PNG_COLOR_TYPE_RGB, PNG_INTERLACE_NONE,
-                 PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
-    std::vector<png_text> chunks;
-    for (const auto& [key, value] : image.text) {
-      png_text chunk{};
-      chunk.compression = PNG_ITXT_COMPRESSION_NONE;
-      chunk.key = const_cast<char*>(key.c_str());
-      chunk.text = const_cast<char*>(value.c_str());
-      chunk.itxt_length = value.size();
-      chunks.push_back(chunk);
-    }
-    png_set_text(png, info, chunks.data(), static_cast<int>(chunks.size()));
-    png_write_info(png, info);
-    for (png_uint_32 r = 0; r < height; ++r) {
-      png_write_row(png, image.rgb.data() + size_t{r} * width * 3);
-    }
-    png_write_end(png, info);
-    if (std::fflush(file.get()) != 0 || ::fsync(::fileno(file.get())) != 0) {
-      throw Error(ErrorCode::kIo, name, "{}", std::strerror(errno));
-    }
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
+  OutputFile file(path);
+  png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, &name, on_error, on_warning);
+  png_infop info = png_create_info_struct(png);
+  const auto destroy = [&](void*) { png_destroy_write_struct(&png, &info); };
+  const std::unique_ptr<void, decltype(destroy)> guard(png, destroy);
+  png_set_write_fn(png, &file, write_bytes, [](png_structp) {});
+  png_set_IHDR(png, info, width, height, 8, PNG_COLOR_TYPE_RGB, PNG_INTERLACE_NONE,
+               PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+  std::vector<png_text> chunks;
+  for (const auto& [key, value] : image.text) {
+    png_text chunk{};
+    chunk.compression = PNG_ITXT_COMPRESSION_NONE;
+    chunk.key = const_cast<char*>(key.c_str());
+    chunk.text = const_cast<char*>(value.c_str());
+    chunk.itxt_length = value.size();
+    chunks.push_back(chunk);
   }
-  if (std::rename(temporary.c_str(), name.c_str()) != 0) {
-    const int error = errno;
-    ::unlink(temporary.c_str());
-    throw Error(ErrorCode::kIo, name, "cannot rename: {}", std::strerror(error));
+  png_set_text(png, info, chunks.data(), static_cast<int>(chunks.size()));
+  png_write_info(png, info);
+  for (png_uint_32 r = 0; r < height; ++r) {
+    png_write_row(png, image.rgb.data() + size_t{r} * width * 3);
   }
+  png_write_end(png, info);
+  file.commit();
 }
 
 PngImage read_png(const std::filesystem::path& path) {

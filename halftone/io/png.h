@@ -18,7 +18,7 @@ struct PngImage {
   PngText text;
 };
 
-// Written under a temporary name and renamed when complete.
+// To a file as a whole or not at all, into a pipe or device, or to standard output ("-").
 void write_png(const std::filesystem::path& path, const PngImage& image);
 // image F32 [3, H, W], -1 to 1; what lies outside is cut off.
 void write_png(const std::filesystem::path& path, const Tensor& image, const PngText& text);

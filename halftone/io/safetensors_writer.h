@@ -1,6 +1,5 @@
 // Writes a safetensors file as a stream. Until finish() succeeds nothing stands under the final
-// name: bytes go to a temporary file beside it, which is synced and renamed at the end and removed
-// when the writer is destroyed before.
+// name (io/output.h).
 #pragma once
 
 #include <filesystem>
@@ -9,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "halftone/io/output.h"
 #include "halftone/io/safetensors_header.h"
 #include "halftone/tensor/tensor.h"
 
@@ -24,11 +24,8 @@ class SafetensorsWriter {
  public:
   // Places every tensor, reserves the disk space and writes the header. Two tensors of one name
   // or a full disk are Errors at once.
-  SafetensorsWriter(std::filesystem::path path, std::span<const TensorSpec> tensors,
+  SafetensorsWriter(const std::filesystem::path& path, std::span<const TensorSpec> tensors,
                     const Metadata& metadata);
-  ~SafetensorsWriter();
-  SafetensorsWriter(const SafetensorsWriter&) = delete;
-  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
   // Appends to one tensor; tensors may come in any order and in pieces.
   void write(std::string_view name, std::span<const std::byte> bytes);
@@ -38,17 +35,12 @@ class SafetensorsWriter {
   int64_t file_size() const { return file_size_; }
 
  private:
-  void write_at(int64_t offset, std::span<const std::byte> bytes);
-  [[noreturn]] void fail(const char* action, int error) const;
-
   struct Progress {
     int64_t offset;  // of the next byte, in the file
     int64_t end;
   };
 
-  std::filesystem::path path_;
-  std::filesystem::path temporary_;
-  int fd_ = -1;
+  OutputFile file_;
   int64_t file_size_ = 0;
   std::unordered_map<std::string, Progress> progress_;
 };

@@ -21,7 +21,7 @@ class Component {
   Component(Weights weights, std::span<const std::shared_ptr<Graph>> graphs,
             const LoadOptions& options, std::shared_ptr<Arena> arena)
       : weights_(std::move(weights)),
-        options_{options.kernels, options.stream, options.compile},
+        options_{options.kernels, options.stream, options.compile, options.cancelled},
         arena_(std::move(arena)) {
     DeviceContext* device = options.stream.device;
     if (device == nullptr) return;

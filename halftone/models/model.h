@@ -53,6 +53,7 @@ struct LoadOptions {
   std::vector<LoraChoice> loras;
   const Kernels* kernels = nullptr;
   Stream stream;
+  std::function<bool()> cancelled;  // asked between kernels; true ends a run
 };
 
 // What became of an adapter's file.

@@ -1,7 +1,6 @@
 #include "halftone/quantize/convert_file.h"
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <set>
 
@@ -9,6 +8,7 @@
 #include "halftone/base/text.h"
 #include "halftone/io/dialect_markers.h"
 #include "halftone/io/dialect_writer.h"
+#include "halftone/io/output.h"
 
 namespace halftone {
 namespace {
@@ -149,9 +149,7 @@ class FileConverter {
     if (!config) return;
     fs::path path = output;
     path.replace_extension("." + config->name + ".json");
-    std::ofstream file(path, std::ios::binary);
-    file << config->json << '\n';
-    if (!file.flush()) throw Error(ErrorCode::kIo, path.string(), "cannot write to it");
+    write_file(path, config->json + "\n");
     report_.config = path;
   }
 

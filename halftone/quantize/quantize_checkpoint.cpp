@@ -1,9 +1,10 @@
 #include "halftone/quantize/quantize_checkpoint.h"
 
-#include <fstream>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
+#include "halftone/io/output.h"
 
 namespace halftone {
 namespace {
@@ -32,9 +33,7 @@ void write_index(const fs::path& folder, const std::string& name,
     }
   }
   index["metadata"]["total_size"] = total;
-  std::ofstream out(folder / name, std::ios::binary);
-  out << index.dump(2) << '\n';
-  if (!out.flush()) throw Error(ErrorCode::kIo, (folder / name).string(), "cannot be written");
+  write_file(folder / name, index.dump(2) + "\n");
 }
 
 }  // namespace
@@ -67,29 +66,48 @@ FileQuantizeReport quantize_checkpoint(const Checkpoint& input, const fs::path& 
   return report;
 }
 
+namespace {
+
+// What is below `from`, links followed and under their own names. `above` are the folders on the
+// way, by which links that lead back are found.
+void copy_below(const fs::path& from, const fs::path& to, const fs::path& skip,
+                std::vector<fs::path>& above, const ProgressFn& progress) {
+  above.push_back(fs::canonical(from));
+  fs::create_directories(to);
+  for (const auto& entry : fs::directory_iterator(from)) {
+    const fs::path name = entry.path().filename();
+    const fs::file_status status = fs::status(entry.path());  // of what a link points at
+    if (fs::is_directory(status)) {
+      const fs::path folder = fs::canonical(entry.path());
+      if (std::find(above.begin(), above.end(), folder) != above.end()) {
+        throw Error(ErrorCode::kInvalidInput, entry.path().string(),
+                    "is a link to a folder that it lies in");
+      }
+      copy_below(entry.path(), to / name, skip, above, progress);
+    } else if (!fs::is_regular_file(status)) {
+      throw Error(ErrorCode::kInvalidInput, entry.path().string(), "{}",
+                  fs::exists(status) ? "is neither a file nor a folder" : "is a link to nothing");
+    } else if (from != skip || (name.extension() != ".safetensors" &&
+                                !name.string().ends_with(".safetensors.index.json"))) {
+      progress({name.string(), 0, 1});
+      fs::copy_file(entry.path(), to / name);
+    }
+  }
+  above.pop_back();
+}
+
+}  // namespace
+
 void copy_model_folder(const fs::path& from, const fs::path& to, const std::string& part,
                        const ProgressFn& progress) {
-  std::error_code failed;
-  fs::create_directories(to, failed);
-  for (auto it = fs::recursive_directory_iterator(from, failed);
-       !failed && it != fs::recursive_directory_iterator(); it.increment(failed)) {
-    const fs::path relative = fs::relative(it->path(), from);
-    const std::string extension = relative.extension().string();
-    const bool in_part = *relative.begin() == part;
+  std::vector<fs::path> above;
+  try {
     // Of the part, configs stay; weights are written anew.
-    if (in_part &&
-        (extension == ".safetensors" || relative.string().ends_with(".safetensors.index.json"))) {
-      continue;
-    }
-    if (it->is_directory()) {
-      fs::create_directories(to / relative, failed);
-      continue;
-    }
-    progress({relative.string(), 0, 1});
-    fs::copy_file(it->path(), to / relative, fs::copy_options::overwrite_existing, failed);
-    if (failed) break;
+    copy_below(from, to, from / part, above, progress);
+  } catch (const fs::filesystem_error& error) {
+    const fs::path& where = error.path2().empty() ? error.path1() : error.path2();
+    throw Error(ErrorCode::kIo, where.string(), "cannot be copied: {}", error.code().message());
   }
-  if (failed) throw Error(ErrorCode::kIo, to.string(), "cannot be written: {}", failed.message());
 }
 
 }  // namespace halftone

@@ -201,6 +201,9 @@ void Program::launch_all() {
   for (size_t i = 0; i < graph_->nodes().size(); ++i) {
     const Node& node = graph_->nodes()[i];
     if (!plan_.runs[i]) continue;
+    if (options_.cancelled && options_.cancelled()) {
+      throw Error(ErrorCode::kCancelled, "", "interrupted");
+    }
     in.clear();
     out.clear();
     for (const int id : node.inputs) in.push_back(const_view(id));
@@ -242,6 +245,7 @@ void Program::compute() {
   try {
     if (!recording_) recording_ = device()->record([&] { launch_all(); });
   } catch (const Error& error) {
+    if (error.code() == ErrorCode::kCancelled) throw;
     options_.record = false;
     device()->note_fallback(
         fmt::format("launches are not recorded but made one by one: {}", error.what()));

@@ -53,6 +53,8 @@ struct ProgramOptions {
   Stream stream;
   // Devices that can: launches are recorded during the second run and replayed from then on.
   bool record = false;
+  // Asked between nodes, where they are run one by one: true ends the run with Error{kCancelled}.
+  std::function<bool()> cancelled;
 };
 
 class Program {

@@ -64,7 +64,7 @@ TEST_F(CliQuantizeModel, CalibratesCertifiesAndRunsFromTheFolder) {
   EXPECT_EQ(certificate["model_hash"], report["model_hash"]);
   EXPECT_NE(file.find("layers.0.attention.to_q.weight_input_scale"), nullptr);
   EXPECT_TRUE(fs::exists(path("out/recipe.toml")));
-  EXPECT_FALSE(fs::exists(path("out/.calibration.safetensors")));
+  EXPECT_FALSE(fs::exists(path("out.calibration.safetensors")));
   const json ranges = json::parse(bytes_of("out/calibration.json"));
   EXPECT_EQ(ranges["inputs"]["layers.0.attention.to_q.weight"]["amax"].size(), 3u);
 

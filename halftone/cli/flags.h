@@ -1,0 +1,27 @@
+// Values of flags, checked where they are read. The library behind the command line takes NaN for
+// a number in any range, "-1" for the largest seed, and an empty value for none at all.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace halftone::cli {
+
+CLI::Validator finite_number(double least, double most);
+CLI::Validator seed_number();  // 0 to 2^64 - 1
+CLI::Validator device_name();  // auto, cpu or cuda[:N]
+
+std::pair<int64_t, int64_t> parse_size(const std::string& text);  // "640x480"
+// "2G", "512MiB" or a number of bytes; an Error that names the flag otherwise.
+int64_t parse_bytes(const std::string& text, const char* flag);
+
+// Every value of every command must be there, except those that may well be empty: prompts.
+void refuse_empty_values(CLI::App& app);
+// The arguments after the program's name, with "--flag=" as two: the flag and an empty value. The
+// library would take the next argument for the value.
+std::vector<std::string> arguments_of(const CLI::App& app, int argc, const char* const* argv);
+
+}  // namespace halftone::cli

@@ -1,0 +1,228 @@
+// Values and outputs that no command may accept, the standard streams at their worst, and signals.
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "halftone/io/png.h"
+#include "halftone/io/safetensors_file.h"
+#include "tests/cli/process.h"
+#include "tests/support/tiny_zimage.h"
+
+namespace halftone {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::Cli;
+using test::expect_one_line;
+using test::Result;
+using testing::HasSubstr;
+
+class CliHostile : public Cli {
+ protected:
+  void SetUp() override {
+    const fs::path data = HALFTONE_TEST_DATA;
+    const SafetensorsFile fixture(data / "zimage" / "pipeline_guided.safetensors");
+    test::write_zimage_folder(dir_ / "model", json::parse(fixture.metadata().at("case")),
+                              data / "tokenizer" / "tokenizer.json");
+  }
+  Result generate(std::initializer_list<std::string> more) {
+    std::vector<std::string> all = {"generate", "--model", path("model"), "--size", "24x16",
+                                    "--steps",  "2"};
+    all.insert(all.end(), more);
+    return run(all);
+  }
+  std::vector<std::string> names(const std::string& folder = "") const {
+    std::vector<std::string> found;
+    for (const auto& entry : fs::directory_iterator(dir_ / folder)) {
+      const std::string name = entry.path().filename().string();
+      if (!name.starts_with("std")) found.push_back(name);
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+};
+
+TEST_F(CliHostile, ValuesThatAreNoneAreRefused) {
+  const std::string out = path("x.png");
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"generate", "x", "--seed", "-1"}, "--seed"},
+      {{"generate", "x", "--seed", "18446744073709551616"}, "--seed"},
+      {{"generate", "x", "--seed", "1e3"}, "--seed"},
+      {{"generate", "x", "--seed", "0x10"}, "--seed"},
+      {{"generate", "x", "--guidance", "nan"}, "--guidance"},
+      {{"generate", "x", "--guidance", "inf"}, "--guidance"},
+      {{"generate", "x", "--guidance", "1e999"}, "--guidance"},
+      {{"generate", "x", "--threshold", "nan"}, "--threshold"},
+      {{"generate", "x", "--threshold", "-nan"}, "--threshold"},
+      {{"generate", "x", "--steps", "99999999999999999999"}, "--steps"},
+      {{"generate", "x", "--count", "-1"}, "--count"},
+      {{"generate", "x", "--size", "24x16x"}, "--size"},
+      {{"generate", "x", "--size", "-24x16"}, "--size"},
+      {{"generate", "x", "--size", "24x99999999999999999999"}, "--size"},
+      {{"generate", "x", "--device", "cuda:"}, "--device"},
+      {{"generate", "x", "--device", "cuda:-1"}, "--device"},
+      {{"generate", "x", "--max-memory", "nan"}, "--max-memory"},
+      {{"generate", "x", "--lora", "x:nan"}, "--lora"},
+      {{"quantize", "--device", "x", "--format", "fp8", "-o", "q"}, "--device"},
+      {{"quantize", "--format", "fp8", "--budget", "cosine=nan", "-o", "q"}, "--budget"},
+      {{"sheet", "x", "--seed", "-1"}, "--seed"},
+      {{"compare", "x", "--guidance", "nan"}, "--guidance"}};
+  for (const auto& [arguments, flag] : cases) {
+    auto all = arguments;
+    if (all[0] == "generate") all.insert(all.end(), {"--model", path("model"), "-o", out});
+    const Result result = run(all);
+    expect_one_line(result, 2, flag);
+  }
+  EXPECT_FALSE(fs::exists(out));
+}
+
+TEST_F(CliHostile, AnEmptyValueIsNotTheDefault) {
+  for (const char* flag : {"--model", "--size", "--output", "--precision", "--device", "--lora",
+                           "--noise", "--save-latents", "--max-memory", "--base", "--seed"}) {
+    expect_one_line(run({"generate", "x", flag, ""}), 2, flag);
+    expect_one_line(run({"generate", "x", std::string(flag) + "="}), 2, flag);
+  }
+  expect_one_line(run({"quantize", "", "--format", "fp8", "-o", path("q")}), 2, "file");
+  expect_one_line(run({"inspect", ""}), 2, "empty");
+  // Prompts may well be empty, and take nothing that follows for their value.
+  const Result result =
+      generate({"--prompt=", "--negative=", "--json", "-o", path("x.png"), "--guidance", "2"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(json::parse(result.out)["negative"], "");
+}
+
+TEST_F(CliHostile, OutputsAreCheckedBeforeTheWork) {
+  fs::create_directory(dir_ / "folder");
+  // So many steps that the work would not end within the test.
+  const auto many = [&](std::initializer_list<std::string> more) {
+    std::vector<std::string> all = {"generate", "x",       "--steps",     "1000",   "--count",
+                                    "100",      "--model", path("model"), "--size", "24x16"};
+    all.insert(all.end(), more);
+    return run(all);
+  };
+  expect_one_line(many({"-o", path("missing/x.png")}), 1, "there is no folder");
+  expect_one_line(many({"-o", path("x.png"), "--save-latents", path("missing/l")}), 1, "missing");
+  expect_one_line(many({"-o", path("x"), "--save-latents", path("x-7")}), 2, "--save-latents");
+  expect_one_line(many({"-o", "-"}), 2, "--output");
+  expect_one_line(
+      run({"generate", "x", "-o", path("folder"), "--model", path("model"), "--steps", "1000"}), 1,
+      "is a folder");
+  expect_one_line(run({"compare", "-o", path("x.json")}), 2, "same file");
+  expect_one_line(run({"compare", "-o", path("missing/x.html")}), 1, "there is no folder");
+  expect_one_line(run({"sheet", "-o", path("missing/x.png")}), 1, "there is no folder");
+  EXPECT_EQ(names(), (std::vector<std::string>{"folder", "model"}));
+}
+
+TEST_F(CliHostile, APictureGoesIntoAPipeADeviceOrStandardOutput) {
+  const Result result = generate({"x", "-o", "-"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, testing::StartsWith("\x89PNG"));
+  EXPECT_THAT(result.err, HasSubstr("memory: "));
+  ASSERT_EQ(generate({"x", "-o", path("x.png")}).code, 0);
+  EXPECT_EQ(result.out, test::read_file(dir_ / "x.png"));
+  ASSERT_EQ(generate({"x", "-o", "/dev/null"}).code, 0);
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+}
+
+TEST_F(CliHostile, BrokenStandardStreamsAreNoCrash) {
+  const auto shell = [&](const std::string& line) {
+    return std::system(("exec 9>&-; " HALFTONE_PROGRAM " " + line).c_str()) >> 8;
+  };
+  for (const char* error : {"2>&-", "2>/dev/full"}) {
+    EXPECT_EQ(shell(std::string("inspect /no/such/file ") + error), 1);
+    EXPECT_EQ(shell(std::string("generate x --seed -1 ") + error), 2);
+  }
+  const std::string quiet = " 2>" + path("stderr.txt");
+  for (const char* command : {"--help", "--version", "info", "generate --help"}) {
+    EXPECT_EQ(shell(command + std::string(" >/dev/full") + quiet), 1) << command;
+    EXPECT_THAT(test::read_file(dir_ / "stderr.txt"), HasSubstr("standard output: cannot write"));
+  }
+  // What is opened next must not become standard output.
+  EXPECT_EQ(shell("generate x --steps 1 --size 24x16 --model " + path("model") + " -o " +
+                  path("y.png") + " >&- 2>&-"),
+            0);
+  EXPECT_EQ(read_png(dir_ / "y.png").width, 24);
+}
+
+// oneDNN's products run with the stack inside heap buffers, where no handler may run.
+TEST_F(CliHostile, SignalsAtAnyMomentEndWorkCleanly) {
+  for (int i = 0; i < 12; ++i) {
+    const pid_t child = start({"generate", "x", "--model", path("model"), "--size", "120x96",
+                               "--steps", "1000", "-o", path("z.png")},
+                              dir_ / "stdout.txt", dir_ / "stderr.txt");
+    std::this_thread::sleep_for(std::chrono::milliseconds(60 + 37 * i));
+    ::kill(child, i % 2 == 0 ? SIGINT : SIGTERM);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    const std::string said = test::read_file(dir_ / "stderr.txt");
+    // Before the work has begun a signal ends the process as usual.
+    const bool early =
+        WIFSIGNALED(status) && (WTERMSIG(status) == SIGINT || WTERMSIG(status) == SIGTERM);
+    const bool asked = WIFEXITED(status) && WEXITSTATUS(status) == 130;
+    EXPECT_TRUE(early || asked) << status << " " << said;
+    EXPECT_EQ(said, asked ? "halftone generate: interrupted; nothing was written\n" : "");
+    EXPECT_EQ(names(), std::vector<std::string>{"model"});
+  }
+}
+
+TEST_F(CliHostile, PicturesThatAreFinishedStayWhenTheRestIsInterrupted) {
+  const pid_t child = start({"generate", "x", "--model", path("model"), "--size", "24x16",
+                             "--steps", "4", "--count", "10000", "-o", path("z.png")},
+                            dir_ / "stdout.txt", dir_ / "stderr.txt");
+  for (int i = 0; i < 3000 && !fs::exists(dir_ / "z-3.png"); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ::kill(child, SIGINT);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 130);
+  EXPECT_THAT(test::read_file(dir_ / "stderr.txt"),
+              testing::ContainsRegex("interrupted; [0-9]+ of 10000 pictures are written"));
+  EXPECT_EQ(read_png(dir_ / "z-1.png").width, 24);
+}
+
+TEST_F(CliHostile, NoiseThatDoesNotFitIsNamed) {
+  const std::string noise = path("noise.safetensors");
+  write_safetensors(noise, {{"latents", test::f32_tensor({1, 16, 2, 2}, test::gaussians(1, 64))}});
+  expect_one_line(run({"generate", "x", "--model", path("model"), "--size", "24x16", "--json",
+                       "--noise", noise, "-o", path("x.png")}),
+                  1, "noise.safetensors: is F32");
+  std::vector<float> values = test::gaussians(1, 16 * 8 * 12);
+  values[77] = NAN;
+  write_safetensors(noise, {{"latents", test::f32_tensor({1, 16, 8, 12}, values)}});
+  expect_one_line(run({"generate", "x", "--model", path("model"), "--size", "24x16", "--json",
+                       "--noise", noise, "-o", path("x.png")}),
+                  1, "noise.safetensors: holds NaN");
+}
+
+TEST_F(CliHostile, PromptFilesFromWindows) {
+  test::write_file(dir_ / "prompts.txt",
+                   "\xEF\xBB\xBF"
+                   "a cat\r\n\r\na dog\r\n");
+  const Result result =
+      run({"sheet", "--file", path("prompts.txt"), "--model", path("model"), "--size", "24x16",
+           "--steps", "1", "--precisions", "fp32,fp8", "-o", path("s.png"), "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(json::parse(result.out)["prompts"], json({"a cat", "a dog"}));
+  test::write_file(dir_ / "prompts.txt", "a \xFF cat\n");
+  expect_one_line(run({"sheet", "--file", path("prompts.txt"), "--model", path("model")}), 1,
+                  "is not UTF-8");
+}
+
+// Smaller than the window of SSIM, which is 11.
+TEST_F(CliHostile, VerySmallPicturesCompare) {
+  const Result result = run({"sheet", "x", "--model", path("model"), "--size", "4x8", "--steps",
+                             "1", "--precisions", "fp32,nvfp4", "-o", path("s.png"), "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const double ssim = json::parse(result.out)["precisions"][1]["ssim"];
+  EXPECT_GT(ssim, -1.0);
+  EXPECT_LE(ssim, 1.0);
+}
+
+}  // namespace
+}  // namespace halftone
