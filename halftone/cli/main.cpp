@@ -5,6 +5,7 @@
 
 #include "halftone/cli/cli.h"
 #include "halftone/cli/interrupts.h"
+#include "halftone/tensor/mapped_file.h"
 
 namespace {
 
@@ -29,6 +30,7 @@ void fill_standard_streams() {
 int main(int argc, char** argv) {
   spin_briefly(argv);
   fill_standard_streams();
+  halftone::survive_truncated_files();
   auto& interrupts = halftone::cli::Interrupts::start();
   halftone::cli::Context context;
   context.watch_interrupts = [&](bool on) { interrupts.watch(on); };

@@ -30,6 +30,7 @@ class SafetensorsFile {
   // A view, or a copy where a careless writer left the data unaligned for its dtype.
   Tensor tensor(const TensorEntry& entry) const;
   Tensor tensor(std::string_view name) const { return tensor(at(name)); }
+  void check_intact() const { storage_->check_intact(); }  // since it was opened
 
  private:
   std::filesystem::path path_;

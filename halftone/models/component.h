@@ -23,6 +23,7 @@ class Component {
       : weights_(std::move(weights)),
         options_{options.kernels, options.stream, options.compile, options.cancelled},
         arena_(std::move(arena)) {
+    for (const auto& [name, weight] : weights_) check_intact(weight);
     DeviceContext* device = options.stream.device;
     if (device == nullptr) return;
     if (options.compile) {
@@ -37,7 +38,9 @@ class Component {
     }
     std::vector<std::string> names;
     for (const std::string& name : merged_) names.push_back(name.substr(1, name.size() - 2));
-    weights_ = to_device(weights_, names, *device);
+    const Weights host = std::move(weights_);
+    weights_ = to_device(host, names, *device);
+    for (const auto& [name, weight] : host) check_intact(weight);  // copied, or lost meanwhile
   }
 
   // As this component's programs run a graph.

@@ -36,6 +36,7 @@ class FileConverter {
     }
     SafetensorsWriter writer(output, specs_, metadata());
     write(writer);
+    for (const auto& part : input_.files()) part->check_intact();
     writer.finish();
     report_.file_bytes_after = writer.file_size();
     write_config(output);

@@ -253,6 +253,7 @@ class FileQuantizer {
       done += tensor->byte_size();
     }
     progress_({"syncing", done, total});
+    input_.check_intact();
     writer.finish();
     report_.file_bytes_after = writer.file_size();
     return true;

@@ -95,6 +95,13 @@ int64_t byte_size_of(const Weight& weight) {
   return std::visit([](const auto& w) { return w.byte_size(); }, weight);
 }
 
+void check_intact(const Weight& weight) {
+  if (const auto* tensor = std::get_if<Tensor>(&weight)) return tensor->check_intact();
+  const auto& quantized = std::get<QuantizedTensor>(weight);
+  quantized.codes.check_intact();
+  quantized.scales.check_intact();
+}
+
 std::byte* Arena::reserve(int64_t bytes, DeviceContext* device) {
   bytes = std::max(bytes, expected_);
   if (!memory_ || bytes > static_cast<int64_t>(memory_->size())) {
@@ -276,6 +283,7 @@ std::map<std::string, Tensor> Program::run(const std::map<std::string, Tensor>& 
   prepare_memory();
   compute();
   auto results = outputs();
+  for (const auto& [id, weight] : bound_) check_intact(weight);
   if (device() == nullptr) {
     for (const auto& [name, value] : graph_->inputs()) bound_.erase(value.id());
   }

@@ -20,6 +20,7 @@ namespace halftone {
 using Weight = std::variant<Tensor, QuantizedTensor>;
 const Shape& shape_of(const Weight& weight);
 int64_t byte_size_of(const Weight& weight);
+void check_intact(const Weight& weight);  // as Storage::check_intact
 // Weights by name. Shared by all programs of a model.
 using Weights = std::map<std::string, Weight>;
 

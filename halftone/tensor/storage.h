@@ -17,7 +17,7 @@ class Storage {
 
   // Uninitialized memory of this size; an Error where there is not enough.
   static std::shared_ptr<Storage> allocate(int64_t bytes);
-  // A whole file, read-only and shared with the page cache.
+  // A whole file, read-only and shared with the page cache (mapped_file.h).
   static std::shared_ptr<const Storage> map_file(const std::filesystem::path& path);
 
   virtual ~Storage() = default;
@@ -32,6 +32,8 @@ class Storage {
   size_t size() const { return size_; }
   bool mapped() const { return mapped_; }
   Device device() const { return device_; }
+  // An Error that names the file where it lost a part since it was mapped: zeros were read there.
+  virtual void check_intact() const {}
 
  protected:
   Storage(std::byte* data, size_t size, bool mapped, Device device = {})

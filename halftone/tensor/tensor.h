@@ -27,6 +27,10 @@ class Tensor {
   int64_t byte_size() const { return byte_size_; }
   bool defined() const { return storage_ != nullptr; }
   bool mapped() const { return storage_ && storage_->mapped(); }
+  // As Storage::check_intact.
+  void check_intact() const {
+    if (storage_) storage_->check_intact();
+  }
 
   std::span<const std::byte> bytes() const;  // asserts that the CPU can read them
   // Where they start on the tensor's device.

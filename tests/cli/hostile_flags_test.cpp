@@ -25,6 +25,7 @@ using testing::HasSubstr;
 class CliHostile : public Cli {
  protected:
   void SetUp() override {
+    fs::remove_all(dir_ / "model");
     const fs::path data = HALFTONE_TEST_DATA;
     const SafetensorsFile fixture(data / "zimage" / "pipeline_guided.safetensors");
     test::write_zimage_folder(dir_ / "model", json::parse(fixture.metadata().at("case")),
@@ -184,6 +185,26 @@ TEST_F(CliHostile, PicturesThatAreFinishedStayWhenTheRestIsInterrupted) {
   EXPECT_THAT(test::read_file(dir_ / "stderr.txt"),
               testing::ContainsRegex("interrupted; [0-9]+ of 10000 pictures are written"));
   EXPECT_EQ(read_png(dir_ / "z-1.png").width, 24);
+}
+
+// Truncated by another program while it is mapped.
+TEST_F(CliHostile, AFileThatShrinksMeanwhileIsNamed) {
+  for (int i = 0; i < 6; ++i) {
+    SetUp();
+    const fs::path weights = dir_ / "model/transformer/diffusion_pytorch_model.safetensors";
+    const pid_t child = start({"generate", "x", "--model", path("model"), "--size", "120x96",
+                               "--steps", "1000", "-o", path("z.png"), "--json"},
+                              dir_ / "stdout.txt", dir_ / "stderr.txt");
+    std::this_thread::sleep_for(std::chrono::milliseconds(20 + 60 * i));
+    fs::resize_file(weights, i % 2 == 0 ? 0 : fs::file_size(weights) / 3);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    const std::string said = test::read_file(dir_ / "stderr.txt");
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status << " " << said;
+    EXPECT_THAT(said, HasSubstr("model/transformer"));
+    EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+    EXPECT_EQ(names(), std::vector<std::string>{"model"});
+  }
 }
 
 TEST_F(CliHostile, NoiseThatDoesNotFitIsNamed) {
