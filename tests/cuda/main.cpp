@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "halftone/runtime/devices.h"
+#include "tests/support/backend.h"
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
@@ -12,5 +13,7 @@ int main(int argc, char** argv) {
     std::printf("skipped: %s\n", gpus.note.c_str());
     return 77;
   }
-  return RUN_ALL_TESTS();
+  const int failed = RUN_ALL_TESTS();
+  halftone::test::end_tested_device();
+  return failed;
 }

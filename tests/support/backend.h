@@ -8,6 +8,8 @@ namespace halftone::test {
 
 const Kernels& tested_kernels();
 Stream tested_stream();
+// Of a GPU: before main ends, while the libraries that it uses are still there.
+void end_tested_device();
 
 // Ready to run there: weights are copied to the device where there is one.
 Program tested_program(const std::shared_ptr<Graph>& graph, const Weights& weights);

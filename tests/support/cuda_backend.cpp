@@ -7,10 +7,16 @@ namespace halftone::test {
 
 const Kernels& tested_kernels() { return cuda_kernels(); }
 
-Stream tested_stream() {
-  static const std::unique_ptr<DeviceContext> kDevice = make_cuda_context(0);
-  return {2, kDevice.get()};
+namespace {
+std::unique_ptr<DeviceContext>& device() {
+  static std::unique_ptr<DeviceContext> context = make_cuda_context(0);
+  return context;
 }
+}  // namespace
+
+Stream tested_stream() { return {2, device().get()}; }
+
+void end_tested_device() { device() = nullptr; }
 
 Program tested_program(const std::shared_ptr<Graph>& graph, const Weights& weights) {
   const Stream stream = tested_stream();
