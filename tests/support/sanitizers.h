@@ -1,0 +1,10 @@
+// HALFTONE_SANITIZED: whether a sanitizer watches memory, which then needs far more of it.
+#pragma once
+
+#if defined(__SANITIZE_ADDRESS__)
+#define HALFTONE_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define HALFTONE_SANITIZED 1
+#endif
+#endif
