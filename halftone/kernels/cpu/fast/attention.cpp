@@ -27,7 +27,8 @@ class Attention {
     Workspace workspace(stream);
     const int64_t count = workers(stream.threads);
     std::byte* memory = workspace.bytes(count * per_worker());
-    parallel_for(static_cast<int>(count), count, 1, [&](int64_t begin, int64_t end) {
+    require_memory_for_onednn(stream.threads);
+    parallel_for(stream.threads, count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t w = begin; w < end; ++w) {
         const Buffers buffers = carve(memory + w * per_worker());
         const int64_t all = batch_ * heads_;

@@ -1,6 +1,8 @@
 // Convolutions through oneDNN, in float and in the layout that its primitive prefers.
 #include <dnnl.hpp>
+#include <limits>
 
+#include "halftone/kernels/cpu/fast/gemm.h"
 #include "halftone/kernels/cpu/fast/rows.h"
 #include "halftone/kernels/workspace.h"
 
@@ -109,7 +111,32 @@ class Convolution {
 };
 
 bool is_mine(const ConvArgs& a) {
-  return is_real(a.x.dtype) && a.weight.dtype != DType::kF64 && a.y.shape.numel() > 0;
+  return is_real(a.x.dtype) && is_real(a.y.dtype) && a.weight.dtype != DType::kF64 &&
+         a.bias.dtype != DType::kF64 && a.y.shape.numel() > 0;
+}
+
+// oneDNN counts the pixels of a plane in 32 bits, and divides by what is left of them.
+void require_countable(const ConvArgs& args) {
+  for (const Shape& shape : {args.x.shape, args.y.shape}) {
+    if (shape[2] * shape[3] <= std::numeric_limits<int32_t>::max()) continue;
+    throw Error(ErrorCode::kOutOfMemory, "conv2d", "planes of {} are too large for oneDNN", shape);
+  }
+}
+
+// What oneDNN throws, in our words.
+template <class Body>
+auto with_onednn(const ConvArgs& args, int threads, const Body& body) {
+  require_countable(args);
+  require_memory_for_onednn(threads);
+  const ThreadLimit limit(threads);
+  try {
+    return body();
+  } catch (const dnnl::error& error) {
+    throw Error(
+        error.status == dnnl_out_of_memory ? ErrorCode::kOutOfMemory : ErrorCode::kUnsupported,
+        "conv2d", "oneDNN did not apply {} to {}: {}", args.weight.shape, args.x.shape,
+        error.what());
+  }
 }
 
 }  // namespace
@@ -117,12 +144,11 @@ bool is_mine(const ConvArgs& a) {
 void fill_convolution(Kernels& table) {
   table.conv2d.launch = [](const ConvArgs& a, Stream s) {
     if (!is_mine(a)) return cpu_scalar_kernels().conv2d.launch(a, s);
-    const ThreadLimit limit(s.threads);
-    Convolution(a).run(s);
+    with_onednn(a, s.threads, [&] { Convolution(a).run(s); });
   };
   table.conv2d.workspace = [](const ConvArgs& a, const Stream& stream) -> int64_t {
-    const ThreadLimit limit(stream.threads);
-    return is_mine(a) ? Convolution(a).workspace() : 0;
+    if (!is_mine(a)) return 0;
+    return with_onednn(a, stream.threads, [&] { return Convolution(a).workspace(); });
   };
 }
 

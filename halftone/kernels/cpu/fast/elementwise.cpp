@@ -3,8 +3,6 @@
 namespace halftone::fast {
 namespace {
 
-constexpr int64_t kPiece = 1024;  // values worked on at a time
-
 using Strides = std::array<int64_t, Shape::kMaxRank>;
 
 Strides broadcast_strides(const Shape& shape, const Shape& like) {
@@ -180,15 +178,18 @@ void upsample2x(const Upsample2xArgs& args, Stream stream) {
   const int64_t width = args.x.shape[3];
   const int64_t rows = args.x.shape[0] * args.x.shape[1] * args.x.shape[2];
   for_rows(stream, rows, 4 * width, [&](int64_t begin, int64_t end) {
-    std::vector<float> in(static_cast<size_t>(width)), out(static_cast<size_t>(2 * width));
+    float in[kPiece], out[2 * kPiece];
     for (int64_t r = begin; r < end; ++r) {
-      const float* x = read(args.x, r * width, width, in.data());
-      for (int64_t i = 0; i < width; ++i) out[2 * i] = out[2 * i + 1] = x[i];
-      for (int64_t twice = 0; twice < 2; ++twice) {
-        const int64_t at = (2 * r + twice) * 2 * width;
-        float* y = target(args.y, at, out.data());
-        if (y != out.data()) std::copy(out.begin(), out.end(), y);
-        write(args.y, at, 2 * width, out.data());
+      for (int64_t first = 0; first < width; first += kPiece) {
+        const int64_t n = std::min(kPiece, width - first);
+        const float* x = read(args.x, r * width + first, n, in);
+        for (int64_t i = 0; i < n; ++i) out[2 * i] = out[2 * i + 1] = x[i];
+        for (int64_t twice = 0; twice < 2; ++twice) {
+          const int64_t at = (2 * r + twice) * 2 * width + 2 * first;
+          float* y = target(args.y, at, out);
+          if (y != out) std::copy_n(out, 2 * n, y);
+          write(args.y, at, 2 * n, out);
+        }
       }
     }
   });

@@ -1,4 +1,5 @@
-// Norms of one row of floats.
+// Norms of one row of floats. Sums are formed in float, where squares end at 1e38 and vanish below
+// 1e-38; a row that leaves this range is summed again in double.
 #pragma once
 
 #include <cmath>
@@ -8,21 +9,56 @@
 
 namespace halftone::fast {
 
+inline double row_sum(const float* x, int64_t n) {
+  const double quick = sum(x, n);
+  if (std::isfinite(quick)) return quick;
+  double exact = 0;
+  for (int64_t i = 0; i < n; ++i) exact += x[i];
+  return exact;
+}
+
+inline double row_squares(const float* x, float center, int64_t n) {
+  const double quick = sum_of_squares(x, center, n);
+  if (std::isfinite(quick) && quick > 1e-30 * static_cast<double>(n)) return quick;
+  double exact = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double difference = static_cast<double>(x[i]) - center;
+    exact += difference * difference;
+  }
+  return exact;
+}
+
 inline void rms_norm_row(const float* x, const float* weight, float eps, int64_t n, float* y) {
-  const double mean_square = sum_of_squares(x, 0, n) / static_cast<double>(n);
+  const double mean_square = row_squares(x, 0, n) / static_cast<double>(n);
   scale_and_weigh(x, static_cast<float>(1 / std::sqrt(mean_square + eps)), weight, n, y);
 }
 
-// mean and 1 / standard deviation
-inline std::pair<float, float> moments(const float* x, int64_t n, float eps) {
-  const auto mean = static_cast<float>(sum(x, n) / static_cast<double>(n));
-  const double variance = sum_of_squares(x, mean, n) / static_cast<double>(n);
-  return {mean, static_cast<float>(1 / std::sqrt(variance + eps))};
+// mean and 1 / standard deviation of what piece(begin, count) returns piece by piece
+template <class Piece>
+std::pair<float, float> moments(int64_t n, float eps, const Piece& piece) {
+  constexpr int64_t kPiece = 1024;
+  double total = 0, squares = 0;
+  for (int64_t i = 0; i < n; i += kPiece) {
+    const int64_t count = n - i < kPiece ? n - i : kPiece;
+    total += row_sum(piece(i, count), count);
+  }
+  const auto mean = static_cast<float>(total / static_cast<double>(n));
+  for (int64_t i = 0; i < n; i += kPiece) {
+    const int64_t count = n - i < kPiece ? n - i : kPiece;
+    squares += row_squares(piece(i, count), mean, count);
+  }
+  return {mean, static_cast<float>(1 / std::sqrt(squares / static_cast<double>(n) + eps))};
 }
 
+// Of 1 / standard deviation: below it, differences from the mean may be beyond float.
+inline constexpr float kSmallest = 1e-30f;
+
 inline void layer_norm_row(const float* x, float eps, int64_t n, float* y) {
-  const auto [mean, rstd] = moments(x, n, eps);
-  center_and_scale(x, mean, rstd, n, y);
+  const auto [mean, rstd] = moments(n, eps, [x](int64_t begin, int64_t) { return x + begin; });
+  if (rstd > kSmallest) return center_and_scale(x, mean, rstd, n, y);
+  for (int64_t i = 0; i < n; ++i) {
+    y[i] = static_cast<float>((static_cast<double>(x[i]) - mean) * rstd);
+  }
 }
 
 }  // namespace halftone::fast

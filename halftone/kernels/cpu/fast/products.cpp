@@ -1,27 +1,15 @@
 // Matrix products through oneDNN, in float: its bf16 is several times slower on CPUs without AMX.
 // Operands that are stored in fewer bits are decoded a panel at a time beside the product.
-#include <dnnl.h>
-
 #include "halftone/kernels/cpu/fast/gemm.h"
 #include "halftone/kernels/cpu/fast/rows.h"
 #include "halftone/kernels/workspace.h"
 
 namespace halftone::fast {
 
-void gemm(const Gemm& g) {
-  const dnnl_status_t status =
-      dnnl_sgemm(g.transpose_a ? 'T' : 'N', g.transpose_b ? 'T' : 'N', g.m, g.n, g.k, g.alpha, g.a,
-                 g.lda, g.b, g.ldb, g.beta, g.c, g.ldc);
-  HT_ASSERT(status == dnnl_success);
-}
-
 namespace {
 
-// Fewer rows than this would get other bits from oneDNN than many do. Items with fewer (modulation
-// has one) take the other way however many items share the batch.
+// Items with fewer rows (modulation has one) are not worth a tile.
 constexpr int64_t kFewRows = 16;
-
-constexpr int64_t kRowsAtATime = 1024;
 
 bool plain(const ConstView& x) { return x.dtype == DType::kF32 && x.format == nullptr; }
 bool per_block(const ConstView& x) { return x.format->span == ScaleSpan::kBlock; }
@@ -111,23 +99,17 @@ class PanelProduct {
       }
       float* y = direct ? static_cast<float*>(args_.y.data) + first : results;
       const int64_t stride = direct ? n_ : count;
-      few_ ? dots(b, count, y, stride) : products(b, count, y, stride);
+      if (few_) {
+        dots(b, count, y, stride);
+      } else {
+        gemm_in_tiles({m_, count, k_, a_, k_, b, k_, y, stride}, args_.rows_per_item,
+                      stream_.threads);
+      }
       finish(first, count, y, stride);
     }
   }
 
  private:
-  // Whole items at a time, about a thousand rows: oneDNN packs operands into memory of its own, as
-  // much as the product is large, and that memory is not ours to plan.
-  void products(const float* b, int64_t count, float* y, int64_t stride) const {
-    const int64_t item = args_.rows_per_item > 0 ? args_.rows_per_item : m_;
-    const int64_t rows = std::max<int64_t>(1, kRowsAtATime / item) * item;
-    for (int64_t first = 0; first < m_; first += rows) {
-      const int64_t some = std::min(rows, m_ - first);
-      gemm({some, count, k_, a_ + first * k_, k_, b, k_, y + first * stride, stride});
-    }
-  }
-
   // Each product alone, in a fixed order.
   void dots(const float* b, int64_t count, float* y, int64_t stride) const {
     for_rows(stream_, count, k_ * m_, [&](int64_t begin, int64_t end) {
@@ -208,8 +190,9 @@ class RowProduct {
         if (factors != nullptr) scale_rows(decoded, count, n, factors + first);
         b = decoded;
       }
-      gemm({m, n, count, turned ? a + first * m : a + first, turned ? m : k, b, n, y, n, turned,
-            false, 1.0f, first == 0 ? 0.0f : 1.0f});
+      gemm_in_tiles({m, n, count, turned ? a + first * m : a + first, turned ? m : k, b, n, y, n,
+                     turned, false, 1.0f, first == 0 ? 0.0f : 1.0f},
+                    0, stream_.threads);
     }
     for_rows(stream_, m, n, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) write(args_.y, i * n, n, y + i * n);
@@ -248,7 +231,6 @@ void fill_products(Kernels& table) {
   table.matmul.launch = [](const MatMulArgs& a, Stream s) {
     if (!is_mine(a)) return cpu_scalar_kernels().matmul.launch(a, s);
     if (a.y.shape.numel() == 0) return;
-    const ThreadLimit limit(s.threads);
     is_panel_product(a) ? PanelProduct(a, s).run() : RowProduct(a, s).run();
   };
   table.matmul.workspace = [](const MatMulArgs& a, const Stream&) -> int64_t {

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
 #include "halftone/base/threads.h"
 #include "halftone/kernels/cpu/fast/row_math.h"
 #include "halftone/kernels/kernels.h"
+#include "halftone/kernels/workspace.h"
 #include "halftone/numerics/bf16.h"
 
 namespace halftone::fast {
@@ -43,20 +43,22 @@ inline void write(const View& y, int64_t offset, int64_t n, const float* values)
 // A whole array as float, converted if it must be; small ones (weights of norms, tables).
 class Floats {
  public:
-  explicit Floats(const ConstView& x) {
+  Floats(const ConstView& x, Workspace& workspace) {
     if (x.data == nullptr) return;
-    const int64_t n = x.shape.numel();
-    if (x.dtype != DType::kF32) buffer_.resize(static_cast<size_t>(n));
-    data_ = read(x, 0, n, buffer_.data());
+    float* buffer = x.dtype == DType::kF32 ? nullptr : workspace.floats(x.shape.numel());
+    data_ = read(x, 0, x.shape.numel(), buffer);
+  }
+  static int64_t workspace(const ConstView& x) {
+    return x.data == nullptr || x.dtype == DType::kF32 ? 0 : float_workspace({x.shape.numel()});
   }
   const float* data() const { return data_; }
   float operator[](int64_t i) const { return data_[i]; }
 
  private:
-  std::vector<float> buffer_;
   const float* data_ = nullptr;
 };
 
+inline constexpr int64_t kPiece = 1024;               // values worked on at a time, on the stack
 inline constexpr int64_t kValuesPerThread = 1 << 14;  // below this a thread is not worth waking
 
 // body(first row, last row) over rows of `cols` values.
@@ -65,6 +67,42 @@ void for_rows(Stream stream, int64_t rows, int64_t cols, const Body& body) {
   const int64_t grain = std::max<int64_t>(1, kValuesPerThread / std::max<int64_t>(cols, 1));
   parallel_for(stream.threads, rows, grain, body);
 }
+
+// One row of x and one of y as float for every thread, where they are stored in something else.
+class RowBuffers {
+ public:
+  RowBuffers(const ConstView& x, const View& y, int64_t cols, Stream stream, Workspace& workspace)
+      : stream_(stream), cols_(cols) {
+    if (x.dtype != DType::kF32) in_ = workspace.floats(threads(stream) * cols);
+    if (y.dtype != DType::kF32) out_ = workspace.floats(threads(stream) * cols);
+  }
+  static int64_t workspace(const ConstView& x, const View& y, int64_t cols, const Stream& stream) {
+    const int64_t floats = threads(stream) * cols;
+    return float_workspace(
+        {x.dtype == DType::kF32 ? 0 : floats, y.dtype == DType::kF32 ? 0 : floats});
+  }
+
+  // body(row, buffer for x, buffer for y)
+  template <class Body>
+  void for_rows(int64_t rows, const Body& body) const {
+    const int64_t grain = std::max<int64_t>(1, kValuesPerThread / std::max<int64_t>(cols_, 1));
+    const int64_t workers = std::min(threads(stream_), (rows + grain - 1) / grain);
+    parallel_for(stream_.threads, workers, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t w = begin; w < end; ++w) {
+        float* in = in_ == nullptr ? nullptr : in_ + w * cols_;
+        float* out = out_ == nullptr ? nullptr : out_ + w * cols_;
+        for (int64_t r = rows * w / workers; r < rows * (w + 1) / workers; ++r) body(r, in, out);
+      }
+    });
+  }
+
+ private:
+  static int64_t threads(const Stream& stream) { return std::max(stream.threads, 1); }
+
+  Stream stream_;
+  int64_t cols_;
+  float *in_ = nullptr, *out_ = nullptr;
+};
 
 void fill_elementwise(Kernels& table);
 void fill_norms(Kernels& table);
