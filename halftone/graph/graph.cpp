@@ -3,8 +3,23 @@
 #include "halftone/base/error.h"
 
 namespace halftone {
+namespace {
+
+// No machine has more. Sums of a few thousand values of this size, and rows of one times columns of
+// another, do not overflow.
+constexpr int64_t kMostBytes = int64_t{1} << 46;
+
+void require_addressable(const ValueType& type, const std::string& name) {
+  const auto bytes = type.shape.checked_bytes(type.quantized ? DType::kF32 : type.dtype);
+  if (bytes && *bytes <= kMostBytes) return;
+  throw Error(ErrorCode::kOutOfMemory, name.empty() ? "memory" : name,
+              "a value of shape {} is larger than the memory of any machine", type.shape);
+}
+
+}  // namespace
 
 Value Graph::new_value(const ValueType& type, Source source, const std::string& name) {
+  require_addressable(type, name);
   ValueInfo info;
   info.type = type;
   info.source = source;

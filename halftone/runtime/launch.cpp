@@ -11,14 +11,25 @@ namespace {
 // What is done with a kernel and its arguments.
 class Launch {
  public:
-  explicit Launch(Stream stream) : stream_(stream) {}
+  Launch(const Node& node, std::span<const ConstView> inputs, Stream stream)
+      : node_(node), inputs_(inputs), stream_(stream) {}
   template <class Args>
   void operator()(const Kernel<Args>& kernel, const Args& args) const {
-    HT_ASSERT(kernel.supports != nullptr && kernel.supports(args));
+    if (kernel.supports == nullptr || !kernel.supports(args)) {
+      std::string what;
+      for (const ConstView& x : inputs_) {
+        what += fmt::format("{}{} {}", what.empty() ? "" : ", ",
+                            x.format != nullptr ? x.format->name : name_of(x.dtype), x.shape);
+      }
+      throw Error(ErrorCode::kUnsupported, std::string(op_info(node_.op).name),
+                  "there is no kernel for {}", what);
+    }
     kernel.launch(args, stream_);
   }
 
  private:
+  const Node& node_;
+  std::span<const ConstView> inputs_;
   Stream stream_;
 };
 
@@ -249,7 +260,7 @@ void dispatch(const Node& node, std::span<const ConstView> in, std::span<const V
 
 void launch(const Node& node, std::span<const ConstView> inputs, std::span<const View> outputs,
             const Kernels& kernels, Stream stream) {
-  const Launch visit(stream);
+  const Launch visit(node, inputs, stream);
   dispatch(node, inputs, outputs, kernels, visit);
 }
 

@@ -19,6 +19,11 @@ std::string mismatch(const Weight& weight, const ValueType& type) {
   if (quantized == nullptr && type.quantized) {
     return fmt::format("is not quantized to {}", type.quantized->name);
   }
+  if (quantized == nullptr && !is_high_precision(std::get<Tensor>(weight).dtype()) &&
+      std::get<Tensor>(weight).dtype() != DType::kF64) {
+    return fmt::format("is stored as {}, which is not computed with",
+                       name_of(std::get<Tensor>(weight).dtype()));
+  }
   if (quantized != nullptr && (!type.quantized || quantized->format != *type.quantized)) {
     return fmt::format("is {} instead of {}", quantized->format.name,
                        type.quantized ? type.quantized->name : "high precision");
@@ -231,7 +236,10 @@ void Program::launch_all() {
 }
 
 void Program::observe(const Node& node, const ConstView& input) const {
-  HT_ASSERT(input.format == nullptr);
+  const std::string& weight = graph_->values()[node.inputs[1]].name;
+  if (input.format != nullptr) {
+    throw Error(ErrorCode::kUnsupported, weight, "reads what is quantized already");
+  }
   ConstView seen = input;
   Tensor copy;
   if (device() != nullptr) {
@@ -239,7 +247,7 @@ void Program::observe(const Node& node, const ConstView& input) const {
     device()->download(copy.mutable_bytes(), static_cast<const std::byte*>(input.data));
     seen.data = copy.bytes().data();
   }
-  observer_(graph_->values()[node.inputs[1]].name, seen);
+  observer_(weight, seen);
 }
 
 // The first run chooses algorithms, which cannot be recorded; the second is recorded.

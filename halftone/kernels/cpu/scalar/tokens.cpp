@@ -142,7 +142,10 @@ void embedding(const EmbeddingArgs& args, Stream) {
   const int64_t cols = args.table.shape[1];
   for (size_t i = 0; i < ids.size(); ++i) {
     const auto id = static_cast<int64_t>(ids[i]);
-    HT_ASSERT(id >= 0 && id < args.table.shape[0]);
+    if (id < 0 || id >= args.table.shape[0]) {
+      throw Error(ErrorCode::kInvalidInput, "embedding", "there is no token {} in a table of {}",
+                  id, args.table.shape);
+    }
     for (int64_t c = 0; c < cols; ++c) {
       store(args.y.data, args.y.dtype, static_cast<int64_t>(i) * cols + c,
             load(args.table.data, args.table.dtype, id * cols + c));
