@@ -1,5 +1,7 @@
 #include "halftone/base/threads.h"
 
+#include <sys/resource.h>
+
 #include <condition_variable>
 #include <system_error>
 #include <thread>
@@ -34,10 +36,18 @@ int startable_threads(int wanted) {
   return static_cast<int>(threads.size()) + 1;
 }
 
+bool address_space_is_limited() {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
 }  // namespace
 
 int start_threads(int wanted) {
-  const int threads = startable_threads(wanted > 0 ? wanted : hardware_threads());
+  if (wanted <= 0) wanted = hardware_threads();
+  int threads = startable_threads(wanted);
+  // Stacks are not all that has to find room.
+  if (threads < wanted && address_space_is_limited()) threads = std::max(1, threads / 4);
   // They stay from now on, whatever else takes memory later.
   parallel_for(threads, threads, 1, [](int64_t, int64_t) {});
   return threads;

@@ -111,7 +111,7 @@ void run_block(BenchOptions options) {
   if (options.tokens == 0) options.tokens = 1024;
   if (options.runs == 0) options.runs = 3;
   const zimage::TransformerConfig config = bench_config(options);
-  const Stream stream{options.threads > 0 ? options.threads : hardware_threads()};
+  const Stream stream{start_threads(options.threads)};
   const double flops =
       linear_flops(config, options.tokens) + attention_flops(config, options.tokens);
   const auto peer_graph = plain_products(config, options.tokens);

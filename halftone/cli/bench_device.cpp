@@ -43,7 +43,7 @@ Backend device_backend(const BenchOptions& options) {
 }
 
 int threads_of(const BenchOptions& options) {
-  return options.threads > 0 ? options.threads : hardware_threads();
+  return start_threads(options.threads);
 }
 int runs_of(const BenchOptions& options) { return options.runs > 0 ? options.runs : 20; }
 DType activations_of(const std::string& precision) {

@@ -18,7 +18,7 @@ Tensor random_values(DType dtype, const Shape& shape, uint64_t seed, float gain)
   };
   std::byte* data = tensor.mutable_bytes().data();
   constexpr int64_t kGrain = 1 << 16;
-  parallel_for(hardware_threads(), tensor.numel(), kGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(start_threads(0), tensor.numel(), kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       if (dtype == DType::kF32) {
         reinterpret_cast<float*>(data)[i] = value(i);

@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -25,11 +26,15 @@ void fill_standard_streams() {
   }
 }
 
+// Threads allocate next to nothing, and a heap for each would take 64 MiB of address space.
+void share_one_heap() { ::mallopt(M_ARENA_MAX, 1); }
+
 }  // namespace
 
 int main(int argc, char** argv) {
   spin_briefly(argv);
   fill_standard_streams();
+  share_one_heap();
   halftone::survive_truncated_files();
   auto& interrupts = halftone::cli::Interrupts::start();
   halftone::cli::Context context;

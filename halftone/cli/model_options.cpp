@@ -129,6 +129,10 @@ std::vector<std::string> fallbacks_of(const LoadedModel& loaded, const LoadRepor
           fmt::format("{} instead of {}: {}", choice->used, choice->asked, choice->why));
     }
   }
+  if (loaded.threads < loaded.threads_asked) {
+    lines.push_back(fmt::format("{} threads instead of {}: the system starts no more",
+                                loaded.threads, loaded.threads_asked));
+  }
   for (const auto& kept : report.quantized.kept) {
     if (kept.unsupported) {
       lines.push_back(fmt::format("'{}' stays in high precision: {}", kept.weight, kept.reason));
@@ -274,6 +278,8 @@ LoadedModel load(const ModelOptions& asked, const Context& context) {
   loaded.context = backend.device;
   loaded.device = device_choice(options.device, backend);
   loaded.compile = choose_compile(options.compile, backend);
+  loaded.threads = start_threads(options.threads);
+  loaded.threads_asked = options.threads > 0 ? options.threads : hardware_threads();
   const auto forbid_fallbacks = [&](const LoadReport& report) {
     loaded.fallbacks = fallbacks_of(loaded, report);
     if (options.strict && !loaded.fallbacks.empty()) {
@@ -295,7 +301,7 @@ LoadedModel load(const ModelOptions& asked, const Context& context) {
   how.loras = loaded.loras;
   how.kernels = backend.kernels;
   how.cancelled = context.interrupted;
-  how.stream = backend.stream(options.threads > 0 ? options.threads : hardware_threads());
+  how.stream = backend.stream(loaded.threads);
   StoredChoice stored;
   if (options.precision == "auto") {
     const fs::path transformer =

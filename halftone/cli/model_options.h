@@ -58,6 +58,7 @@ struct LoadedModel {
   ModelDefaults defaults;
   Choice precision, compile, device;
   std::vector<LoraChoice> loras;
+  int threads = 1, threads_asked = 1;
   std::vector<std::string> fallbacks;  // one line each
   double seconds = 0;
 };

@@ -135,7 +135,7 @@ void run_quantize(const Options& options, QuantizeModelOptions& model, const Con
   }
   FileQuantizeOptions how{
       *find_format(options.format), options.include, options.exclude, {}, {}, {}};
-  const Stream stream{options.threads > 0 ? options.threads : hardware_threads()};
+  const Stream stream{start_threads(options.threads)};
   ProgressBar bar("quantizing", context, options.json);
   const auto start = std::chrono::steady_clock::now();
   const ProgressFn show = [&](const Progress& progress) { bar.update(progress); };

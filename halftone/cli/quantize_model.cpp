@@ -93,7 +93,7 @@ class ModelQuantizer {
   ModelQuantizer(const QuantizeModelOptions& options, const Context& context)
       : options_(options),
         context_(context),
-        threads_(options.model.threads > 0 ? options.model.threads : hardware_threads()) {}
+        threads_(start_threads(options.model.threads)) {}
 
   void run() {
     const auto start = std::chrono::steady_clock::now();

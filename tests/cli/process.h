@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,17 +27,20 @@ struct Result {
 
 class Cli : public testing::Test {
  protected:
-  Result run(const std::vector<std::string>& arguments) {
+  // `prepare` runs in the process before the program does: limits, for instance.
+  Result run(
+      const std::vector<std::string>& arguments, const std::function<void()>& prepare = [] {}) {
     const fs::path out = dir_ / "stdout.txt", err = dir_ / "stderr.txt";
-    const pid_t child = start(arguments, out, err);
+    const pid_t child = start(arguments, out, err, prepare);
     int status = 0;
     ::waitpid(child, &status, 0);
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status), read_file(out),
             read_file(err)};
   }
 
-  static pid_t start(const std::vector<std::string>& arguments, const fs::path& out,
-                     const fs::path& err) {
+  static pid_t start(
+      const std::vector<std::string>& arguments, const fs::path& out, const fs::path& err,
+      const std::function<void()>& prepare = [] {}) {
     const pid_t child = ::fork();
     if (child != 0) return child;
     std::vector<char*> argv = {const_cast<char*>(HALFTONE_PROGRAM)};
@@ -44,6 +48,7 @@ class Cli : public testing::Test {
     argv.push_back(nullptr);
     ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 1);
     ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
+    prepare();
     ::execv(HALFTONE_PROGRAM, argv.data());
     ::_exit(127);
   }

@@ -21,10 +21,18 @@ struct Gemm {
 // On the calling thread alone.
 void gemm(const Gemm& g);
 
-// The same product in tiles that are dealt to threads. What tile a value belongs to depends on the
-// rows of one item of a batch, n and k, so its bits depend neither on the number of threads, which
-// oneDNN would cut the problem by, nor on the batch.
-void gemm_in_tiles(const Gemm& g, int64_t rows_per_item, int threads);
+// How a product is cut into tiles that are dealt to threads: by the rows of one item of a batch and
+// by n, so that a value's bits depend neither on the number of threads, which oneDNN would cut the
+// problem by, nor on the batch.
+struct Tiling {
+  int64_t item;        // rows
+  int64_t rows, cols;  // of a tile; those at the end of an item or a row are smaller
+};
+Tiling tiling_of(int64_t m, int64_t n, int64_t rows_per_item);
+
+// The product, tile by tile. Where it is done in several calls, each for some columns, all but the
+// last have a multiple of the tile's.
+void gemm_in_tiles(const Gemm& g, const Tiling& tiling, int threads);
 
 // Throws where the process cannot get this much more memory. oneDNN allocates while it runs
 // (generated code, packed operands), and not all of it is looked at.

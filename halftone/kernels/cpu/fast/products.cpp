@@ -5,7 +5,6 @@
 #include "halftone/kernels/workspace.h"
 
 namespace halftone::fast {
-
 namespace {
 
 // Items with fewer rows (modulation has one) are not worth a tile.
@@ -17,6 +16,12 @@ bool per_block(const ConstView& x) { return x.format->span == ScaleSpan::kBlock;
 // Rows of b that are decoded at a time: large enough that packing the other operand again for each
 // panel costs little, small enough that panel and result stay in the second-level caches.
 int64_t panel_rows(int64_t rows) { return std::min<int64_t>(rows, 1024); }
+// More, where a panel would have too few tiles for the threads.
+int64_t panel_rows(const Tiling& tiling, int64_t m, int64_t n, int threads) {
+  const int64_t items = (m + tiling.item - 1) / tiling.item;
+  const int64_t down = items * ((tiling.item + tiling.rows - 1) / tiling.rows);
+  return std::min(n, std::max<int64_t>(1024, (threads + down - 1) / down * tiling.cols));
+}
 
 // Rows [first, first + count) of a matrix as float. Of a quantized one: what codes and block scales
 // stand for, exactly; other scales are left to the caller. `ones` holds as many ones as rows.
@@ -63,21 +68,20 @@ class PanelProduct {
         m_(args.y.shape[0]),
         n_(args.y.shape[1]),
         k_(args.a.shape[1]),
-        few_(args.rows_per_item > 0 && args.rows_per_item < kFewRows) {}
+        few_(args.rows_per_item > 0 && args.rows_per_item < kFewRows),
+        tiling_(tiling_of(m_, n_, args.rows_per_item)),
+        panel_(few_ ? panel_rows(n_) : panel_rows(tiling_, m_, n_, stream.threads)) {}
 
-  static int64_t workspace(const MatMulArgs& args) {
-    const int64_t m = args.y.shape[0], n = args.y.shape[1], k = args.a.shape[1];
-    const int64_t panel = panel_rows(n);
-    return float_workspace({std::max(m, panel), m, n, plain(args.a) ? 0 : m * k,
-                            plain(args.b) ? 0 : panel * k,
-                            args.y.dtype == DType::kF32 ? 0 : m * panel});
+  int64_t workspace() const {
+    return float_workspace({std::max(m_, panel_), m_, n_, plain(args_.a) ? 0 : m_ * k_,
+                            plain(args_.b) ? 0 : panel_ * k_,
+                            args_.y.dtype == DType::kF32 ? 0 : m_ * panel_});
   }
 
   void run() {
     Workspace workspace(stream_);
-    const int64_t panel = panel_rows(n_);
-    float* ones = workspace.floats(std::max(m_, panel));
-    std::fill_n(ones, std::max(m_, panel), 1.0f);
+    float* ones = workspace.floats(std::max(m_, panel_));
+    std::fill_n(ones, std::max(m_, panel_), 1.0f);
     row_factors_ = row_factors(args_.a, workspace.floats(m_));
     column_factors_ = row_factors(args_.b, workspace.floats(n_));
     a_ = static_cast<const float*>(args_.a.data);
@@ -86,10 +90,10 @@ class PanelProduct {
       decode(args_.a, 0, m_, ones, a, stream_);
       a_ = a;
     }
-    float* decoded = plain(args_.b) ? nullptr : workspace.floats(panel * k_);
+    float* decoded = plain(args_.b) ? nullptr : workspace.floats(panel_ * k_);
     const bool direct = args_.y.dtype == DType::kF32;
-    float* results = direct ? nullptr : workspace.floats(m_ * panel);
-    const int64_t step = decoded == nullptr && direct ? n_ : panel;  // nothing to convert: at once
+    float* results = direct ? nullptr : workspace.floats(m_ * panel_);
+    const int64_t step = decoded == nullptr && direct ? n_ : panel_;  // nothing to convert: at once
     for (int64_t first = 0; first < n_; first += step) {
       const int64_t count = std::min(step, n_ - first);
       const float* b = static_cast<const float*>(args_.b.data) + first * k_;
@@ -102,8 +106,7 @@ class PanelProduct {
       if (few_) {
         dots(b, count, y, stride);
       } else {
-        gemm_in_tiles({m_, count, k_, a_, k_, b, k_, y, stride}, args_.rows_per_item,
-                      stream_.threads);
+        gemm_in_tiles({m_, count, k_, a_, k_, b, k_, y, stride}, tiling_, stream_.threads);
       }
       finish(first, count, y, stride);
     }
@@ -147,6 +150,8 @@ class PanelProduct {
   Stream stream_;
   int64_t m_, n_, k_;
   bool few_;
+  Tiling tiling_;
+  int64_t panel_;  // rows of b at a time
   const float* a_ = nullptr;
   const float* row_factors_ = nullptr;
   const float* column_factors_ = nullptr;
@@ -192,7 +197,7 @@ class RowProduct {
       }
       gemm_in_tiles({m, n, count, turned ? a + first * m : a + first, turned ? m : k, b, n, y, n,
                      turned, false, 1.0f, first == 0 ? 0.0f : 1.0f},
-                    0, stream_.threads);
+                    tiling_of(m, n, 0), stream_.threads);
     }
     for_rows(stream_, m, n, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) write(args_.y, i * n, n, y + i * n);
@@ -233,9 +238,9 @@ void fill_products(Kernels& table) {
     if (a.y.shape.numel() == 0) return;
     is_panel_product(a) ? PanelProduct(a, s).run() : RowProduct(a, s).run();
   };
-  table.matmul.workspace = [](const MatMulArgs& a, const Stream&) -> int64_t {
-    if (!is_mine(a)) return 0;
-    return is_panel_product(a) ? PanelProduct::workspace(a) : RowProduct::workspace(a);
+  table.matmul.workspace = [](const MatMulArgs& a, const Stream& s) -> int64_t {
+    if (!is_mine(a) || a.y.shape.numel() == 0) return 0;
+    return is_panel_product(a) ? PanelProduct(a, s).workspace() : RowProduct::workspace(a);
   };
   fill_convolution(table);
   fill_attention(table);

@@ -1,0 +1,88 @@
+// The program where the system gives it little: it says so in a line and ends, never by a signal.
+#include <sys/resource.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/process.h"
+#include "tests/support/sanitizers.h"
+#include "tests/support/tiny_zimage.h"
+
+namespace halftone {
+namespace {
+
+using test::Result;
+
+class CliLimits : public test::Cli {
+ protected:
+  void SetUp() override {
+#if defined(HALFTONE_SANITIZED)
+    GTEST_SKIP() << "a sanitizer needs the whole address space";
+#endif
+    const std::filesystem::path data = HALFTONE_TEST_DATA;
+    const auto description = nlohmann::json::parse(R"({
+      "transformer": {"dim": 384, "n_heads": 3, "axes_dims": [32, 48, 48], "n_layers": 1,
+        "n_refiner_layers": 1, "cap_feat_dim": 64, "axes_lens": [512, 256, 256]},
+      "text_encoder": {"vocab_size": 2000, "hidden_size": 64, "intermediate_size": 128,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16},
+      "vae": {"block_out_channels": [64, 32, 32], "latent_channels": 16, "layers_per_block": 1,
+        "norm_num_groups": 4, "use_quant_conv": false, "use_post_quant_conv": false,
+        "mid_block_add_attention": true, "scaling_factor": 0.5, "shift_factor": 0.1},
+      "scheduler": {"shift": 3.0}})");
+    test::write_zimage_folder(dir_ / "model", description, data / "tokenizer" / "tokenizer.json");
+  }
+
+  // With no more than this address space; 0 is as much as there is.
+  Result generate_within(int64_t mebibytes, std::initializer_list<std::string> more) {
+    std::vector<std::string> arguments = {"generate", "a", "--model", path("model"),
+                                          "--steps",  "1", "-o",      path("out.png")};
+    arguments.insert(arguments.end(), more);
+    return run(arguments, [mebibytes] {
+      if (mebibytes == 0) return;
+      const auto bytes = static_cast<rlim_t>(mebibytes) << 20;
+      const rlimit limit{bytes, bytes};
+      ::setrlimit(RLIMIT_AS, &limit);
+    });
+  }
+};
+
+TEST_F(CliLimits, LittleAddressSpaceIsAnErrorAndNeverASignal) {
+  int refused = 0, done = 0;
+  for (const char* precision : {"fp32", "nvfp4"}) {
+    for (int64_t mebibytes = 90; mebibytes <= 330; mebibytes += 15) {
+      const Result result = generate_within(
+          mebibytes, {"--size", "128x128", "--threads", "4", "--precision", precision});
+      EXPECT_TRUE(result.code == 0 || result.code == 1 || result.code == 127)  // 127: not loaded
+          << mebibytes << " MiB, " << precision << ": " << result.code << " " << result.err;
+      if (result.code == 1) {
+        EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+        EXPECT_THAT(result.err, testing::StartsWith("halftone")) << mebibytes;
+        EXPECT_THAT(result.err, testing::Not(testing::HasSubstr("internal"))) << mebibytes;
+      }
+      (result.code == 0 ? done : refused) += 1;
+    }
+  }
+  EXPECT_GT(refused, 2);  // or the test proves nothing
+  EXPECT_GT(done, 2);
+}
+
+TEST_F(CliLimits, ThreadsThatCannotBeStartedAreToldAndDoneWithout) {
+  const Result result = generate_within(700, {"--size", "32x32", "--threads", "128"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err + result.out, testing::ContainsRegex("[0-9]+ threads instead of 128"));
+}
+
+TEST_F(CliLimits, PicturesBeyondAnyMemoryAreRefused) {
+  // As large as the rotation tables of the configuration allow.
+  const auto config =
+      nlohmann::json::parse(test::read_file(dir_ / "model" / "transformer" / "config.json"));
+  auto larger = config;
+  larger["axes_lens"] = {512, 32768, 32768};
+  test::write_file(dir_ / "model" / "transformer" / "config.json", larger.dump());
+  for (const char* size : {"65536x65536", "65536x16", "16x65536", "46344x46344", "32768x32768"}) {
+    const Result result = generate_within(0, {"--size", size, "--max-memory", "1GiB"});
+    test::expect_one_line(result, 1, "");
+  }
+}
+
+}  // namespace
+}  // namespace halftone

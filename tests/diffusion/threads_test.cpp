@@ -1,0 +1,55 @@
+// A picture is the same, bit for bit, whatever the number of threads.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "halftone/diffusion/generate.h"
+#include "halftone/models/zimage/model.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_zimage.h"
+
+namespace halftone {
+namespace {
+
+TEST(Threads, DoNotChangeAPictureInAnyPrecision) {
+  const test::TempDir dir;
+  const std::filesystem::path data = HALFTONE_TEST_DATA;
+  const auto description = nlohmann::json::parse(R"({
+    "transformer": {"dim": 384, "n_heads": 3, "axes_dims": [32, 48, 48], "n_layers": 1,
+      "n_refiner_layers": 1, "cap_feat_dim": 64, "axes_lens": [512, 256, 256]},
+    "text_encoder": {"vocab_size": 2000, "hidden_size": 64, "intermediate_size": 128,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16},
+    "vae": {"block_out_channels": [64, 32, 32], "latent_channels": 16, "layers_per_block": 1,
+      "norm_num_groups": 4, "use_quant_conv": false, "use_post_quant_conv": false,
+      "mid_block_add_attention": true, "scaling_factor": 0.5, "shift_factor": 0.1},
+    "scheduler": {"shift": 3.0}})");
+  test::write_zimage_folder(dir / "model", description, data / "tokenizer" / "tokenizer.json");
+  for (const Format& format : all_formats()) {
+    std::optional<Tensor> latents, picture;  // of one thread
+    for (const int threads : {1, 2, 3, 8}) {
+      LoadOptions options;
+      options.activations = format == formats::fp32 ? DType::kF32 : DType::kBF16;
+      if (format.quantized()) options.format = format;
+      options.kernels = &cpu_kernels();
+      options.stream = {threads};
+      GenerateRequest request;
+      request.prompt = "a";
+      request.width = 96;
+      request.height = 64;
+      request.steps = 2;
+      const auto model = zimage::load_model({dir / "model", {}}, options);
+      const Tensor now = generate(*model, {}, request, [](const Progress&) {}).latents;
+      const Tensor decoded = model->decode(now);
+      if (!latents) latents = now, picture = decoded;
+      const auto same = [](const Tensor& a, const Tensor& b) {
+        return std::memcmp(a.bytes().data(), b.bytes().data(), a.bytes().size()) == 0;
+      };
+      EXPECT_TRUE(same(now, *latents)) << format.name << ", " << threads << " threads";
+      EXPECT_TRUE(same(decoded, *picture)) << format.name << ", " << threads << " threads";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace halftone
