@@ -54,7 +54,7 @@ std::string notes_json(const ConversionNotes& notes) {
   }
   json out = {{"version", kVersion}, {"weights", std::move(weights)}};
   if (!entries.empty()) out["formats"] = json::parse(to_json(entries));
-  return out.dump();
+  return json_text(out, std::string("metadata ") + kNotesKey);
 }
 
 ConversionNotes parse_conversion_notes(std::string_view text, const std::string& where) {

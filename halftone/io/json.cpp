@@ -9,13 +9,21 @@
 namespace halftone {
 namespace {
 constexpr int kMaxDepth = 64;
-// A document takes up to 25 times its text in memory.
-constexpr size_t kMaxBytes = 16 << 20;
 }  // namespace
 
+std::optional<size_t> find_foreign_byte(std::string_view text) {
+  if (text.starts_with("\xEF\xBB\xBF")) return 0;
+  const size_t nul = text.find('\0');
+  return nul == std::string_view::npos ? std::nullopt : std::optional(nul);
+}
+
 nlohmann::json parse_json(std::string_view text, const std::string& where) {
-  if (text.size() > kMaxBytes) {
+  if (text.size() > kMaxJsonBytes) {
     throw Error(ErrorCode::kInvalidInput, where, "{} bytes of JSON are too many", text.size());
+  }
+  if (text.empty()) throw Error(ErrorCode::kInvalidInput, where, "is empty instead of JSON");
+  if (const auto at = find_foreign_byte(text)) {
+    throw Error(ErrorCode::kInvalidInput, where, "bad JSON at byte {}", *at + 1);
   }
   using nlohmann::json;
   std::vector<std::unordered_set<std::string>> keys;  // of each object that is open
@@ -40,6 +48,16 @@ nlohmann::json parse_json(std::string_view text, const std::string& where) {
   } catch (const json::out_of_range&) {  // how the parser reports a number beyond double
     throw Error(ErrorCode::kInvalidInput, where, "bad JSON: a number is out of range");
   }
+}
+
+std::string json_text(const nlohmann::json& json, const std::string& where) {
+  std::string text = json.dump();
+  if (text.size() > kMaxJsonBytes) {
+    throw Error(ErrorCode::kUnsupported, where,
+                "would be {} bytes of JSON, and not more than {} can be read again", text.size(),
+                kMaxJsonBytes);
+  }
+  return text;
 }
 
 nlohmann::json read_json_file(const std::filesystem::path& path) {

@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "halftone/base/error.h"
+#include "halftone/io/json.h"
 
 namespace halftone {
 namespace {
@@ -56,7 +57,8 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
         if (!names_.insert(name_).second) {
           fail(file_, "duplicate key '" + printable(name_) + "'");
         }
-        if (names_.size() > kMaxTensors) fail(file_, "more than a million tensors");
+        // One of them may be __metadata__.
+        if (names_.size() > kMaxTensors + 1) fail(file_, "more than a million tensors");
         state_ = State::kEntryValue;
         return true;
       case State::kMetadata:
@@ -154,6 +156,10 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   bool binary(nlohmann::json::binary_t&) override { return scalar("binary data"); }
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::json::exception&) override {
+    bad_json(position);
+  }
+
+  [[noreturn]] void bad_json(std::size_t position) const {
     fail(file_, "header is not valid JSON at byte " + std::to_string(position));
   }
 
@@ -297,9 +303,10 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> bytes,
   }
   SafetensorsHeader header;
   header.data_offset = 8 + static_cast<int64_t>(length);
-  const auto* text = reinterpret_cast<const char*>(bytes.data()) + 8;
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + 8, length);
   HeaderReader reader(file, header);
-  nlohmann::json::sax_parse(text, text + length, &reader);
+  if (const auto at = find_foreign_byte(text)) reader.bad_json(*at + 1);
+  nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
 
   const int64_t data_size = size - header.data_offset;
   for (const TensorEntry& tensor : header.tensors) check_size(tensor, data_size, file);
@@ -311,8 +318,8 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> bytes,
   return header;
 }
 
-std::string write_safetensors_header(std::span<const TensorEntry> tensors,
-                                     const Metadata& metadata) {
+std::string write_safetensors_header(std::span<const TensorEntry> tensors, const Metadata& metadata,
+                                     const std::string& file) {
   const auto quoted = [](const std::string& value) { return nlohmann::json(value).dump(); };
   std::string text = "{";
   if (!metadata.empty()) text += "\"__metadata__\":" + nlohmann::json(metadata).dump() + ",";
@@ -324,6 +331,13 @@ std::string write_safetensors_header(std::span<const TensorEntry> tensors,
   if (text.back() == ',') text.pop_back();
   text += '}';
   text.resize((text.size() + 7) / 8 * 8, ' ');
+  if (tensors.size() > kMaxTensors || metadata.size() > kMaxMetadata ||
+      text.size() > static_cast<size_t>(kMaxSafetensorsHeader)) {
+    fail(file, fmt::format("its header would be of {} bytes, {} tensors and {} metadata entries, "
+                           "more than readers take ({}, {}, {})",
+                           text.size(), tensors.size(), metadata.size(), kMaxSafetensorsHeader,
+                           kMaxTensors, kMaxMetadata));
+  }
   std::string out(8, '\0');
   for (int i = 0; i < 8; ++i) out[i] = static_cast<char>(text.size() >> (8 * i) & 0xFF);
   return out + text;

@@ -41,8 +41,8 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> bytes,
                                            const std::string& file);
 
 // The 8 length bytes and the JSON, padded so that the data is 8-byte aligned. Offsets are taken
-// from the entries.
-std::string write_safetensors_header(std::span<const TensorEntry> tensors,
-                                     const Metadata& metadata);
+// from the entries. An Error where parse_safetensors_header would refuse it for its size.
+std::string write_safetensors_header(std::span<const TensorEntry> tensors, const Metadata& metadata,
+                                     const std::string& file);
 
 }  // namespace halftone

@@ -40,7 +40,7 @@ SafetensorsWriter::SafetensorsWriter(const fs::path& path, std::span<const Tenso
                                      const Metadata& metadata)
     : file_(path, OutputFile::Access::kRandom) {
   const auto entries = lay_out(tensors, path.string());
-  const std::string header = write_safetensors_header(entries, metadata);
+  const std::string header = write_safetensors_header(entries, metadata, path.string());
   const auto data_offset = static_cast<int64_t>(header.size());
   file_size_ = data_offset + (entries.empty() ? 0 : entries.back().end);
   for (const TensorEntry& entry : entries) {

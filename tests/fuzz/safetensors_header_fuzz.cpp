@@ -29,7 +29,7 @@ void check(std::span<const std::byte> bytes) {
     detect_dialect(entries, header.metadata, "fuzz");
   } catch (const Error&) {  // a marker that cannot be read
   }
-  std::string again = write_safetensors_header(header.tensors, header.metadata);
+  std::string again = write_safetensors_header(header.tensors, header.metadata, "fuzz");
   again.resize(again.size() + static_cast<size_t>(covered));
   const auto second = parse_safetensors_header(std::as_bytes(std::span(again)), "again");
   HT_ASSERT(second.tensors.size() == header.tensors.size() && second.metadata == header.metadata);

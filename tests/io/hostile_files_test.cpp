@@ -58,6 +58,41 @@ TEST(HostileHeader, BadJson) {
   EXPECT_NE(parse_error("{\"a\":{\"extra\":" + deep, 0), "(no error)");
 }
 
+// What is no JSON, but the parser would pass over it; the format's own reader refuses all of these.
+TEST(HostileHeader, ForeignBytesAroundTheJson) {
+  const std::string bom = "\xEF\xBB\xBF", nul(1, '\0');
+  EXPECT_EQ(parse_error(bom + "{}", 0), "f.safetensors: header is not valid JSON at byte 1");
+  EXPECT_EQ(parse_error("{}" + nul, 0), "f.safetensors: header is not valid JSON at byte 3");
+  for (const std::string& json : std::vector<std::string>{
+           "{}" + bom, "{}" + nul + "x", "{}  " + nul, nul + "{}", nul, "{" + nul + "}", bom,
+           "{\"a" + nul + "\":1}", "\xFE\xFF{}", "{}\v", "{} \x1A"}) {
+    EXPECT_THAT(parse_error(json, 0), HasSubstr("f.safetensors: header is not valid JSON"))
+        << printable(json);
+  }
+  for (const char* json : {"{} ", "{}\n\t\r", " {}"}) EXPECT_EQ(parse_error(json, 0), "(no error)");
+}
+
+// A file is not begun that could not be read again.
+TEST(HostileHeader, OneThatIsTooLongIsNotWritten) {
+  const TempDir dir;
+  const auto write = [&](const Metadata& metadata) {
+    return error_of([&] {
+      write_safetensors(dir / "x.safetensors", {{"a", test::f32_tensor({1}, {1})}}, metadata);
+    });
+  };
+  EXPECT_THAT(write({{"k", std::string(kMaxSafetensorsHeader, 'x')}}),
+              AllOf(HasSubstr("x.safetensors: its header would be of 1000"),
+                    HasSubstr("more than readers take")));
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
+  Metadata many;
+  for (int i = 0; i <= 100'000; ++i) many[std::to_string(i)];
+  EXPECT_THAT(write(many), HasSubstr("100001 metadata entries"));
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
+  many.erase("0");
+  EXPECT_EQ(write(many), "(no error)");
+  EXPECT_EQ(SafetensorsFile(dir / "x.safetensors").metadata().size(), 100'000u);
+}
+
 TEST(HostileHeader, DuplicateKeys) {
   const std::string a = R"("a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]})";
   EXPECT_THAT(parse_error("{" + a + "," + a + "}", 1), HasSubstr("duplicate key 'a'"));
@@ -243,6 +278,26 @@ TEST(Checkpoint, SingleFilesAndEmptyFolders) {
   EXPECT_EQ(Checkpoint::open(dir.path()).items().size(), 1u);
   EXPECT_EQ(Checkpoint::open(dir / "x.safetensors").items().size(), 1u);
   EXPECT_TRUE(Checkpoint::is_checkpoint_folder(dir.path()));
+}
+
+TEST(Json, ForeignBytesAreRefused) {
+  const std::string bom = "\xEF\xBB\xBF", nul(1, '\0');
+  for (const std::string& text :
+       std::vector<std::string>{bom + "{}", "{}" + nul, "{}" + nul + "x", nul, "[1," + nul + "]",
+                                "\"a" + nul + "\"", bom + bom, "{}" + bom}) {
+    EXPECT_THAT(error_of([&] { parse_json(text, "f.json"); }),
+                HasSubstr("f.json: bad JSON at byte"))
+        << printable(text);
+  }
+  EXPECT_EQ(error_of([] { parse_json("", "f.json"); }), "f.json: is empty instead of JSON");
+  EXPECT_EQ(parse_json(R"("\u0000\ufeff")", "f").get<std::string>(), nul + bom);
+}
+
+TEST(Json, WhatCouldNotBeReadAgainIsNotMade) {
+  const std::string most(kMaxJsonBytes - 2, 'x');
+  EXPECT_EQ(parse_json(json_text(most, "f"), "f"), most);
+  EXPECT_THAT(error_of([&] { json_text(most + "x", "metadata k"); }),
+              HasSubstr("metadata k: would be 16777217 bytes of JSON"));
 }
 
 TEST(Json, IsReadStrictly) {
