@@ -15,7 +15,7 @@
 #include "halftone/cli/flags.h"
 #include "halftone/io/json.h"
 #include "halftone/io/stored_weights.h"
-#include "halftone/models/config_reader.h"
+#include "halftone/io/config_reader.h"
 #include "halftone/models/zimage/model.h"
 #include "halftone/quantize/certificate.h"
 #include "halftone/runtime/devices.h"

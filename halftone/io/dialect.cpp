@@ -4,7 +4,9 @@
 #include <unordered_map>
 
 #include "halftone/base/error.h"
+#include "halftone/io/config_reader.h"
 #include "halftone/io/conversion_notes.h"
+#include "halftone/io/dialect_markers.h"
 #include "halftone/io/json.h"
 #include "halftone/io/quantization_metadata.h"
 
@@ -69,17 +71,16 @@ class Detector {
   }
 
   bool comfyui() {
-    const auto marker = metadata_.find("_quantization_metadata");
+    const auto marker = metadata_.find(kComfyMetadataKey);
     if (marker != metadata_.end()) {
-      const nlohmann::json json =
-          parse_json(marker->second, file_ + ": metadata _quantization_metadata");
-      if (json.is_object() && json.contains("layers") && json["layers"].is_object()) {
-        for (const auto& [layer, how] : json["layers"].items()) {
-          const bool named = how.is_object() && how.contains("format") && how["format"].is_string();
-          ++report_.layers[named ? how["format"].get<std::string>() : "unnamed"];
-        }
+      const std::string where = fmt::format("{}: metadata {}", file_, kComfyMetadataKey);
+      const nlohmann::json json = parse_json(marker->second, where);
+      const ConfigReader layers = ConfigReader(json, where).object("layers");
+      for (const auto& [layer, how] : layers.json().items()) {
+        const std::string layer_where = fmt::format("{}: layer '{}'", where, printable(layer));
+        ++report_.layers[ConfigReader(how, layer_where).text("format")];
       }
-      return found(Dialect::kComfyUI, "metadata _quantization_metadata");
+      return found(Dialect::kComfyUI, std::string("metadata ") + kComfyMetadataKey);
     }
     for (const TensorEntry* tensor : tensors_) {
       if (tensor->name != "scaled_fp8" && !tensor->name.ends_with(".scaled_fp8")) continue;

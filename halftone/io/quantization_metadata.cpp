@@ -1,6 +1,7 @@
 #include "halftone/io/quantization_metadata.h"
 
 #include "halftone/base/error.h"
+#include "halftone/io/config_reader.h"
 #include "halftone/io/json.h"
 
 namespace halftone {
@@ -39,47 +40,39 @@ Shape parse_shape(const nlohmann::json& json, const std::string& where, const st
   return shape;
 }
 
+// A field that says how something is done, in the one way that is known.
+void expect(const ConfigReader& read, const char* field, std::string_view only) {
+  if (read.text(field) != only) read.fail(field, fmt::format("is not '{}'", only));
+}
+
 QuantizedEntry parse_entry(const nlohmann::json& json, const std::string& where,
                            const std::string& tensor) {
-  const auto text = [&](const char* field) {
-    if (!json.contains(field) || !json[field].is_string()) {
-      fail(where, tensor, fmt::format("'{}' is not a string", field));
-    }
-    return json[field].get<std::string>();
-  };
-  if (!json.is_object()) fail(where, tensor, "is not described by an object");
-  const std::string name = text("format");
+  const ConfigReader read(json, fmt::format("{}: tensor '{}'", where, printable(tensor)));
+  const std::string name = read.text("format");
   const auto found = find_format(name);
   if (!found || !found->quantized())
     fail(where, tensor, "unknown format '" + printable(name) + "'");
-  QuantizedEntry entry{*found, parse_shape(json.value("shape", nlohmann::json()), where, tensor)};
+  QuantizedEntry entry{*found, parse_shape(read.field("shape"), where, tensor)};
   Format& format = entry.format;
-  if (text("rounding") != "nearest-even") fail(where, tensor, "unknown 'rounding'");
-  if (text("scale") != scale_span_name(format)) {
-    fail(where, tensor, fmt::format("'scale' is not '{}'", scale_span_name(format)));
-  }
+  expect(read, "rounding", "nearest-even");
+  expect(read, "scale", scale_span_name(format));
   if (format.span == ScaleSpan::kBlock) {
-    if (json.value("block", nlohmann::json()) != nlohmann::json(format.block)) {
-      fail(where, tensor, fmt::format("'block' is not {}", format.block));
+    if (read.field("block") != nlohmann::json(format.block)) {
+      read.fail("block", fmt::format("is not {}", format.block));
     }
-    if (text("scale_layout") != "linear") fail(where, tensor, "unknown 'scale_layout'");
+    expect(read, "scale_layout", "linear");
   }
   if (format.scale == ScaleType::kE8M0) {
-    format.rounding = parse_rounding(text("scale_rounding"), where, tensor);
+    format.rounding = parse_rounding(read.text("scale_rounding"), where, tensor);
   }
   if (format.element == ElementType::kE2M1) {
-    if (text("order") != "low-nibble-first") fail(where, tensor, "unknown 'order'");
-    const auto clamp = json.value("min_block_scale", nlohmann::json());
-    if (!clamp.is_number()) fail(where, tensor, "'min_block_scale' is not a number");
-    format.min_block_scale = clamp.get<float>();
-    const auto better = json.value("four_over_six", nlohmann::json());
-    if (!better.is_boolean()) fail(where, tensor, "'four_over_six' is not true or false");
-    format.four_over_six = better.get<bool>();
-    const auto rows = json.value("tile_rows", nlohmann::json());
-    if (rows != nlohmann::json(1) && rows != nlohmann::json(16)) {
-      fail(where, tensor, "'tile_rows' is not 1 or 16");
+    expect(read, "order", "low-nibble-first");
+    format.min_block_scale = read.real("min_block_scale");
+    format.four_over_six = read.boolean("four_over_six");
+    format.tile_rows = static_cast<int>(read.integer("tile_rows", 0, 1, 16));
+    if (format.tile_rows != 1 && format.tile_rows != 16) {
+      read.fail("tile_rows", "is not 1 or 16");
     }
-    format.tile_rows = rows.get<int>();
   }
   if (const std::string why = why_invalid(format); !why.empty()) fail(where, tensor, why);
   return entry;
@@ -111,7 +104,8 @@ std::string to_json(const QuantizationMetadata& metadata) {
     }
     tensors[name] = std::move(json);
   }
-  return nlohmann::json{{"version", kVersion}, {"tensors", std::move(tensors)}}.dump();
+  return json_text({{"version", kVersion}, {"tensors", std::move(tensors)}},
+                   std::string("metadata ") + kQuantizationKey);
 }
 
 QuantizationMetadata parse_quantization_metadata(std::string_view text, const std::string& where) {
@@ -120,11 +114,9 @@ QuantizationMetadata parse_quantization_metadata(std::string_view text, const st
     throw Error(ErrorCode::kUnsupported, where, "{} is not of version {}", kQuantizationKey,
                 kVersion);
   }
-  if (!json.contains("tensors") || !json["tensors"].is_object()) {
-    throw Error(ErrorCode::kInvalidInput, where, "{} has no object 'tensors'", kQuantizationKey);
-  }
+  const ConfigReader tensors = ConfigReader(json, where).object("tensors");
   QuantizationMetadata metadata;
-  for (const auto& [name, entry] : json["tensors"].items()) {
+  for (const auto& [name, entry] : tensors.json().items()) {
     metadata.emplace(name, parse_entry(entry, where, name));
   }
   return metadata;

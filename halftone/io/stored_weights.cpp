@@ -76,7 +76,8 @@ class Reader {
                   "its metadata says that nibbles are low first and scales linear; that cannot be "
                   "overruled");
     }
-    const auto entries = parse_quantization_metadata(metadata_.at(kQuantizationKey), file_);
+    const auto entries = parse_quantization_metadata(
+        metadata_.at(kQuantizationKey), fmt::format("{}: metadata {}", file_, kQuantizationKey));
     for (const auto& [name, entry] : entries) {
       StoredWeight weight;
       weight.name = weight.codes = name;

@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "halftone/base/error.h"
+#include "halftone/io/config_reader.h"
 #include "halftone/io/json.h"
 
 namespace halftone {
@@ -58,13 +59,14 @@ class ByteAlphabet {
 
 class Splitter {
  public:
-  Splitter(const std::string& pattern, const std::string& where) {
+  Splitter(const std::string& pattern, std::string where) : where_(std::move(where)) {
     int error = 0;
     PCRE2_SIZE offset = 0;
     code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                              PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr));
+                              PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset,
+                              nullptr));
     if (!code_) {
-      throw Error(ErrorCode::kInvalidInput, where, "pre_tokenizer: bad regular expression at {}",
+      throw Error(ErrorCode::kInvalidInput, where_, "pre_tokenizer: bad regular expression at {}",
                   offset);
     }
     pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);  // faster where it is possible
@@ -79,7 +81,12 @@ class Splitter {
       const int count =
           pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), position,
                       PCRE2_NO_UTF_CHECK, match_.get(), nullptr);
-      if (count < 0) break;
+      if (count == PCRE2_ERROR_NOMATCH) break;
+      if (count < 0) {  // a pattern that backtracks without end
+        throw Error(ErrorCode::kInvalidInput, where_,
+                    "pre_tokenizer: the regular expression gives up on this text (error {})",
+                    count);
+      }
       const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match_.get());
       if (range[1] == range[0]) {  // an empty match would not advance
         position = next_character(text, range[1]);
@@ -106,6 +113,7 @@ class Splitter {
   struct FreeMatch {
     void operator()(pcre2_match_data* match) const { pcre2_match_data_free(match); }
   };
+  const std::string where_;
   std::unique_ptr<pcre2_code, FreeCode> code_;
   std::unique_ptr<pcre2_match_data, FreeMatch> match_;
 };
@@ -199,23 +207,20 @@ class Bpe {
   throw Error(ErrorCode::kUnsupported, where, "{} is not one that is supported", part);
 }
 
-std::string type_of(const json& part) {
-  if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) return "null";
-  return part["type"].get<std::string>();
-}
-
 int32_t read_id(const json& value, const std::string& where, const std::string& token) {
-  constexpr int64_t kMost = 1 << 24;
-  if (!value.is_number_integer() || value.get<int64_t>() < 0 || value.get<int64_t>() > kMost) {
-    throw Error(ErrorCode::kInvalidInput, where, "token '{}' has no id", printable(token));
+  constexpr uint64_t kMost = 1 << 24;
+  // Unsigned is what the parser makes of every integer from 0 on.
+  if (!value.is_number_unsigned() || value.get<uint64_t>() > kMost) {
+    throw Error(ErrorCode::kInvalidInput, where, "token '{}' has no id from 0 to {}",
+                printable(token), kMost);
   }
   return value.get<int32_t>();
 }
 
-void read_vocab(const json& model, const std::string& where, Bpe& bpe, int32_t& size) {
+void read_vocab(const ConfigReader& model, const std::string& where, Bpe& bpe, int32_t& size) {
   const ByteAlphabet alphabet;
-  if (!model.contains("vocab") || !model["vocab"].is_object()) unsupported(where, "model.vocab");
-  for (const auto& [token, value] : model["vocab"].items()) {
+  const ConfigReader vocab = model.object("vocab");
+  for (const auto& [token, value] : vocab.json().items()) {
     const int32_t id = read_id(value, where, token);
     size = std::max(size, id + 1);
     if (const auto bytes = alphabet.decode(token)) bpe.vocab.emplace(*bytes, id);
@@ -229,11 +234,10 @@ void read_vocab(const json& model, const std::string& where, Bpe& bpe, int32_t& 
   }
 }
 
-void read_merges(const json& model, const std::string& where, Bpe& bpe) {
-  if (!model.contains("merges") || !model["merges"].is_array()) unsupported(where, "model.merges");
+void read_merges(const ConfigReader& model, const std::string& where, Bpe& bpe) {
   const ByteAlphabet alphabet;
   int32_t rank = 0;
-  for (const auto& merge : model["merges"]) {
+  for (const auto& merge : model.list("merges")) {
     std::string left, right;
     if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
       left = merge[0].get<std::string>();
@@ -260,26 +264,35 @@ void read_merges(const json& model, const std::string& where, Bpe& bpe) {
 }
 
 // The pattern of the one Split; ByteLevel must not split again.
-std::string read_pattern(const json& pre_tokenizer, const std::string& where) {
-  if (type_of(pre_tokenizer) != "Sequence" || !pre_tokenizer.contains("pretokenizers")) {
-    unsupported(where, "pre_tokenizer");
-  }
+std::string read_pattern(const ConfigReader& pre_tokenizer, const std::string& where) {
+  if (pre_tokenizer.text("type") != "Sequence") unsupported(where, "pre_tokenizer");
   std::string pattern;
   bool bytes = false;
-  for (const auto& part : pre_tokenizer["pretokenizers"]) {
-    if (type_of(part) == "Split" && pattern.empty() && part.contains("pattern") &&
-        part["pattern"].contains("Regex") && part.value("behavior", "") == "Isolated" &&
-        !part.value("invert", false)) {
-      pattern = part["pattern"]["Regex"].get<std::string>();
-    } else if (type_of(part) == "ByteLevel" && !part.value("use_regex", true) &&
-               !part.value("add_prefix_space", true)) {
+  for (const ConfigReader& part : pre_tokenizer.objects("pretokenizers")) {
+    const std::string type = part.text("type");
+    if (type == "Split" && pattern.empty() && part.text("behavior") == "Isolated" &&
+        !part.boolean("invert", false)) {
+      pattern = part.object("pattern").text("Regex");
+    } else if (type == "ByteLevel" && !part.boolean("use_regex", true) &&
+               !part.boolean("add_prefix_space", true)) {
       bytes = true;
     } else {
-      unsupported(where, "pre_tokenizer " + printable(type_of(part)));
+      unsupported(where, "pre_tokenizer " + printable(type));
     }
   }
   if (pattern.empty() || !bytes) unsupported(where, "pre_tokenizer");
   return pattern;
+}
+
+// Options that change what text becomes; the values here are the only ones that are known.
+void check_options(const ConfigReader& model, const std::string& where) {
+  for (const char* option : {"byte_fallback", "fuse_unk"}) {
+    if (model.boolean(option, false)) unsupported(where, std::string("model.") + option);
+  }
+  for (const char* option : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    if (!model.text(option, "").empty()) unsupported(where, std::string("model.") + option);
+  }
+  if (model.number("dropout", 0) != 0) unsupported(where, "model.dropout");
 }
 
 }  // namespace
@@ -290,6 +303,23 @@ struct Tokenizer::State {
   std::unique_ptr<Splitter> splitter;
   std::vector<std::pair<std::string, int32_t>> added;  // longest first
   int32_t vocab_size = 0;
+
+  void read_added(const std::vector<ConfigReader>& tokens, const std::string& where) {
+    for (const ConfigReader& token : tokens) {
+      const std::string content = token.text("content");
+      for (const char* option : {"lstrip", "rstrip", "single_word"}) {
+        if (token.boolean(option, false)) {
+          unsupported(where, fmt::format("added token '{}' with {}", printable(content), option));
+        }
+      }
+      const int32_t id = read_id(token.field("id"), where, content);
+      vocab_size = std::max(vocab_size, id + 1);
+      if (!content.empty()) added.emplace_back(content, id);
+    }
+    std::sort(added.begin(), added.end(), [](const auto& a, const auto& b) {
+      return a.first.size() != b.first.size() ? a.first.size() > b.first.size() : a < b;
+    });
+  }
 
   // The added token that text starts with, the longest of them.
   const std::pair<std::string, int32_t>* added_at(std::string_view text) const {
@@ -314,44 +344,26 @@ Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   return parse(read_json_file(path), path.string());
 }
 
-Tokenizer Tokenizer::parse(const json& file, const std::string& where) {
+Tokenizer Tokenizer::parse(const json& document, const std::string& where) {
   auto state = std::make_unique<State>();
-  if (!file.is_object() || !file.contains("model")) unsupported(where, "the file");
-  const json& model = file["model"];
-  if (type_of(model) != "BPE") unsupported(where, "model " + printable(type_of(model)));
-  for (const char* option : {"byte_fallback", "fuse_unk"}) {
-    if (model.value(option, json(false)) == json(true))
-      unsupported(where, std::string("model.") + option);
-  }
+  const ConfigReader file(document, where);
+  const ConfigReader model = file.object("model");
+  const std::string type = model.text("type");
+  if (type != "BPE") unsupported(where, "model " + printable(type));
+  check_options(model, where);
   read_vocab(model, where, state->bpe, state->vocab_size);
   read_merges(model, where, state->bpe);
-  state->bpe.ignore_merges = model.value("ignore_merges", json(false)) == json(true);
+  state->bpe.ignore_merges = model.boolean("ignore_merges", false);
 
-  const json normalizer = file.value("normalizer", json());
-  if (!normalizer.is_null() && type_of(normalizer) != "NFC") {
-    unsupported(where, "normalizer " + printable(type_of(normalizer)));
+  state->nfc = file.has("normalizer");
+  if (state->nfc) {
+    const std::string normalizer = file.object("normalizer").text("type");
+    if (normalizer != "NFC") unsupported(where, "normalizer " + printable(normalizer));
   }
-  state->nfc = !normalizer.is_null();
   state->splitter =
-      std::make_unique<Splitter>(read_pattern(file.value("pre_tokenizer", json()), where), where);
+      std::make_unique<Splitter>(read_pattern(file.object("pre_tokenizer"), where), where);
 
-  for (const auto& token : file.value("added_tokens", json::array())) {
-    if (!token.is_object() || !token.contains("content") || !token["content"].is_string()) {
-      unsupported(where, "added_tokens");
-    }
-    const auto content = token["content"].get<std::string>();
-    for (const char* option : {"lstrip", "rstrip", "single_word"}) {
-      if (token.value(option, json(false)) == json(true)) {
-        unsupported(where, fmt::format("added token '{}' with {}", printable(content), option));
-      }
-    }
-    const int32_t id = read_id(token.value("id", json()), where, content);
-    state->vocab_size = std::max(state->vocab_size, id + 1);
-    if (!content.empty()) state->added.emplace_back(content, id);
-  }
-  std::sort(state->added.begin(), state->added.end(), [](const auto& a, const auto& b) {
-    return a.first.size() != b.first.size() ? a.first.size() > b.first.size() : a < b;
-  });
+  if (file.has("added_tokens")) state->read_added(file.objects("added_tokens"), where);
   return Tokenizer(std::move(state));
 }
 

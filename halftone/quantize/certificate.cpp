@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
+#include "halftone/io/config_reader.h"
 #include "halftone/io/json.h"
 
 namespace halftone {
@@ -14,32 +15,16 @@ nlohmann::ordered_json spread_json(const Spread& s) {
   return {{"mean", s.mean}, {"median", s.median}, {"p5", s.tail}, {"worst", s.worst}};
 }
 
-class Reader {
- public:
-  Reader(const nlohmann::json& json, const std::string& where) : json_(json), where_(where) {}
+Spread spread(const ConfigReader& read) {
+  return {read.number("mean"), read.number("median"), read.number("p5"), read.number("worst")};
+}
 
-  std::string text(const char* field) const {
-    if (!json_.contains(field) || !json_[field].is_string()) fail(field);
-    return json_[field].get<std::string>();
-  }
-  double number(const char* field) const {
-    if (!json_.contains(field) || !json_[field].is_number()) fail(field);
-    return json_[field].get<double>();
-  }
-  Spread spread(const char* field) const {
-    if (!json_.contains(field) || !json_[field].is_object()) fail(field);
-    const Reader inner(json_[field], where_);
-    return {inner.number("mean"), inner.number("median"), inner.number("p5"),
-            inner.number("worst")};
-  }
-
- private:
-  [[noreturn]] void fail(const char* field) const {
-    throw Error(ErrorCode::kInvalidInput, where_, "the certificate has no '{}'", field);
-  }
-  const nlohmann::json& json_;
-  const std::string& where_;
-};
+// How many pictures or steps; a certificate without them certifies nothing.
+int count(const ConfigReader& read, const char* field) {
+  constexpr int kMost = 1 << 20;
+  if (!read.has(field)) read.fail(field, "is missing");
+  return static_cast<int>(read.integer(field, 0, 0, kMost));
+}
 
 }  // namespace
 
@@ -73,17 +58,17 @@ Certificate parse_certificate(std::string_view text, const std::string& where) {
   if (!json.is_object() || json.value("version", nlohmann::json()) != nlohmann::json(kVersion)) {
     throw Error(ErrorCode::kUnsupported, where, "the certificate is not of version {}", kVersion);
   }
-  const Reader read(json, where);
+  const ConfigReader read(json, where);
   Certificate c;
   c.model_hash = read.text("model_hash");
   c.recipe_hash = read.text("recipe_hash");
   c.reference = read.text("reference");
   c.precision = read.text("precision");
-  c.pictures = static_cast<int>(read.number("pictures"));
-  c.steps = static_cast<int>(read.number("steps"));
-  c.velocity_cosine = read.spread("velocity_cosine");
+  c.pictures = count(read, "pictures");
+  c.steps = count(read, "steps");
+  c.velocity_cosine = spread(read.object("velocity_cosine"));
   c.velocity_error = read.number("velocity_error");
-  c.ssim = read.spread("ssim");
+  c.ssim = spread(read.object("ssim"));
   return c;
 }
 

@@ -39,6 +39,8 @@ TEST(Tokenizer, AddedTokensAreFound) {
 TEST(Tokenizer, LongWordsAreNotQuadratic) {
   const auto tokenizer = Tokenizer::load(kData / "tokenizer.json");
   EXPECT_GT(tokenizer.encode(std::string(300000, 'a')).size(), 1000u);
+  EXPECT_EQ(tokenizer.encode(std::string(300000, '1')).size(), 300000u);
+  EXPECT_GT(tokenizer.encode(std::string(300000, ' ') + "x").size(), 1000u);
 }
 
 TEST(Tokenizer, TextThatIsNotUtf8IsRefused) {
@@ -71,6 +73,19 @@ TEST(Tokenizer, WhatIsNotSupportedIsNamed) {
   EXPECT_THAT(with([](json& f) { f["model"]["vocab"]["a"] = -1; }),
               HasSubstr("token 'a' has no id"));
   EXPECT_THAT(with([](json& f) { f = json::array(); }), HasSubstr("t.json"));
+}
+
+TEST(Tokenizer, APatternThatGivesUpIsAnErrorInsteadOfOtherTokens) {
+  json file = read_json_file(kData / "tokenizer.json");
+  json& pattern = file["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"];
+  pattern = "(*LIMIT_MATCH=100)(?:a|aa)+b";
+  const auto tokenizer = Tokenizer::parse(file, "t.json");
+  EXPECT_EQ(tokenizer.encode("x").size(), 1u);
+  EXPECT_THAT(test::error_of([&] { tokenizer.encode(std::string(50, 'a')); }),
+              HasSubstr("t.json: pre_tokenizer: the regular expression gives up on this text"));
+  pattern = "\\C";  // would cut characters in two
+  EXPECT_THAT(test::error_of([&] { Tokenizer::parse(file, "t.json"); }),
+              HasSubstr("bad regular expression"));
 }
 
 }  // namespace

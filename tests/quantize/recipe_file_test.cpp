@@ -1,10 +1,12 @@
 // Recipes and certificates as text, there and back.
 #include "halftone/quantize/recipe_file.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "halftone/base/error.h"
 #include "halftone/quantize/certificate.h"
+#include "tests/support/errors.h"
 
 namespace halftone {
 namespace {
@@ -84,6 +86,17 @@ TEST(Certificate, ComesBackAndMeetsAThreshold) {
   EXPECT_FALSE(certificate_in({}, "f"));
   EXPECT_THROW(parse_certificate("{\"version\":1}", "f"), Error);
   EXPECT_THROW(parse_certificate("{\"version\":2}", "f"), Error);
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string text = to_json(c);
+    text.replace(text.find(from), from.size(), to);
+    return test::error_of([&] { parse_certificate(text, "f"); });
+  };
+  for (const char* wrong : {"1e300", "9223372036854775808", "-1", "\"8\"", "null", "8.5"}) {
+    EXPECT_THAT(with("\"pictures\":8", std::string("\"pictures\":") + wrong),
+                testing::HasSubstr("f: 'pictures'"))
+        << wrong;
+  }
+  EXPECT_EQ(with("\"mean\":0.9991", "\"mean\":[]"), "f: 'velocity_cosine.mean' is not a number");
 }
 
 }  // namespace

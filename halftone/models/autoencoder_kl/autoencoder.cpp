@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "halftone/models/config_reader.h"
+#include "halftone/io/config_reader.h"
 #include "halftone/nn/layers.h"
 
 namespace halftone::autoencoder_kl {

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "halftone/models/config_reader.h"
+#include "halftone/io/config_reader.h"
 
 namespace halftone::zimage {
 TransformerConfig parse_transformer_config(const nlohmann::json& json, const std::string& where) {
