@@ -18,7 +18,6 @@
 #include "halftone/io/output.h"
 #include "halftone/kernels/quantize.h"
 #include "halftone/quantize/certificate.h"
-#include "halftone/quantize/convert_file.h"
 #include "halftone/quantize/quantize_checkpoint.h"
 #include "halftone/quantize/recipe_file.h"
 #include "halftone/quantize/search.h"
@@ -91,9 +90,7 @@ class Rounder {
 class ModelQuantizer {
  public:
   ModelQuantizer(const QuantizeModelOptions& options, const Context& context)
-      : options_(options),
-        context_(context),
-        threads_(start_threads(options.model.threads)) {}
+      : options_(options), context_(context), threads_(start_threads(options.model.threads)) {}
 
   void run() {
     const auto start = std::chrono::steady_clock::now();
@@ -380,32 +377,17 @@ class ModelQuantizer {
     OutputFolder output(options_.output);
     const fs::path& folder = output.staging();
     copy_model_folder(original_.path, folder, kPart, progress);
-    result_.files = write_weights(input, folder, how, progress);
+    result_.files =
+        quantize_checkpoint(input, folder / kPart, how, cpu_kernels(), {threads_}, progress);
+    if (options_.dialect != "halftone") {
+      convert_checkpoint(input, folder / kPart, *find_dialect(options_.dialect), progress);
+    }
     write_file(folder / kRecipeName, to_toml(recipe_file()));
     if (calibrates_) write_file(folder / "calibration.json", calibration_json(calibration_));
     output.commit({kPart});
     bar.clear();
     std::error_code ignored;
     if (!partial_.empty()) fs::remove(partial_, ignored);
-  }
-
-  // Quantized, in the dialect that was asked for.
-  FileQuantizeReport write_weights(const Checkpoint& input, const fs::path& folder,
-                                   const FileQuantizeOptions& how,
-                                   const ProgressFn& progress) const {
-    const Dialect dialect = *find_dialect(options_.dialect);
-    if (dialect == Dialect::kHalftone) {
-      return quantize_checkpoint(input, folder / kPart, how, cpu_kernels(), {threads_}, progress);
-    }
-    const Temporary step(folder / kPart, Temporary::Kind::kFolder);
-    const FileQuantizeReport report =
-        quantize_checkpoint(input, step.path(), how, cpu_kernels(), {threads_}, progress);
-    const Checkpoint made = Checkpoint::open(step.path());
-    for (const auto& file : made.files()) {
-      const fs::path name = file->path().lexically_relative(step.path());
-      convert_file(file->path(), folder / kPart / name, {dialect, {}}, progress);
-    }
-    return report;
   }
 
   // Looks at what a recipe selects without converting anything.

@@ -6,6 +6,8 @@
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
 #include "halftone/base/text.h"
+#include "halftone/io/conversion_notes.h"
+#include "halftone/io/dialect_markers.h"
 #include "halftone/io/json.h"
 
 namespace halftone {
@@ -19,6 +21,8 @@ constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 // followed: download caches consist of them.
 bool stays_inside(const fs::path& shard) {
   if (shard.empty() || shard.is_absolute()) return false;
+  // The system would end the name there.
+  if (shard.native().find('\0') != std::string::npos) return false;
   return std::none_of(shard.begin(), shard.end(),
                       [](const fs::path& part) { return part == ".."; });
 }
@@ -32,6 +36,7 @@ FolderContent list_folder(const fs::path& folder) {
   std::error_code error;
   for (const auto& item : fs::directory_iterator(folder, error)) {
     const std::string name = item.path().filename().string();
+    if (is_folder(item.path())) continue;
     if (name.ends_with(kIndexSuffix)) content.indexes.push_back(item.path());
     if (name.ends_with(".safetensors")) content.tensors.push_back(item.path());
   }
@@ -39,6 +44,19 @@ FolderContent list_folder(const fs::path& folder) {
   std::sort(content.indexes.begin(), content.indexes.end());
   std::sort(content.tensors.begin(), content.tensors.end());
   return content;
+}
+
+// Metadata that describes the tensors of its own file, so that of several files all of it holds.
+constexpr const char* kDescriptions[] = {kQuantizationKey, kNotesKey, kComfyMetadataKey};
+
+// Adds what `from` says to `into`; false where they say different things about the same.
+bool merge_objects(nlohmann::json& into, const nlohmann::json& from) {
+  if (!into.is_object() || !from.is_object()) return into == from;
+  for (const auto& [key, value] : from.items()) {
+    const auto [known, fresh] = into.emplace(key, value);
+    if (!fresh && !merge_objects(*known, value)) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -59,7 +77,7 @@ std::map<std::string, std::string> checkpoint_index(const nlohmann::json& json,
       throw Error(ErrorCode::kInvalidInput, where, "tensor '{}': shard '{}' is outside the folder",
                   printable(tensor), printable(file));
     }
-    map.emplace(tensor, file);
+    map.emplace(tensor, fs::path(file).lexically_normal().string());
   }
   return map;
 }
@@ -88,23 +106,26 @@ Checkpoint Checkpoint::open(const fs::path& path) {
                   content.indexes.size(), content.tensors.size());
     }
   } else {
+    checkpoint.folder_ = path.parent_path();
     checkpoint.files_.push_back(std::make_unique<SafetensorsFile>(path));
     const SafetensorsFile& file = *checkpoint.files_[0];
     for (const TensorEntry& entry : file.tensors()) checkpoint.add(file, entry);
   }
   checkpoint.sort_items();
+  checkpoint.merge_metadata();
   return checkpoint;
 }
 
 void Checkpoint::open_index(const fs::path& index) {
   const std::string where = index.string();
+  folder_ = index.parent_path();
   const auto map = checkpoint_index(read_json_file(index), where);
 
   std::map<std::string, const SafetensorsFile*> shards;
   for (const auto& [tensor, shard] : map) {
     auto& file = shards[shard];
     if (file == nullptr) {
-      const fs::path shard_path = index.parent_path() / shard;
+      const fs::path shard_path = folder_ / shard;
       if (!path_exists(shard_path)) {
         throw Error(ErrorCode::kNotFound, where, "tensor '{}': shard '{}' is missing",
                     printable(tensor), printable(shard));
@@ -157,10 +178,24 @@ Tensor Checkpoint::tensor(std::string_view name) const {
   return item->file->tensor(*item->entry);
 }
 
-Metadata Checkpoint::metadata() const {
-  Metadata merged;
-  for (const auto& file : files_) merged.insert(file->metadata().begin(), file->metadata().end());
-  return merged;
+void Checkpoint::merge_metadata() {
+  for (const auto& file : files_)
+    metadata_.insert(file->metadata().begin(), file->metadata().end());
+  for (const char* key : kDescriptions) {
+    nlohmann::json merged;
+    int sources = 0;
+    for (const auto& file : files_) {
+      const auto found = file->metadata().find(key);
+      if (files_.size() == 1 || found == file->metadata().end()) continue;
+      const std::string where = fmt::format("{}: metadata {}", file->path().string(), key);
+      const nlohmann::json said = parse_json(found->second, where);
+      if (sources++ == 0) merged = said;
+      if (!merge_objects(merged, said)) {
+        throw Error(ErrorCode::kInvalidInput, where, "contradicts that of another shard");
+      }
+    }
+    if (sources > 1) metadata_[key] = json_text(merged, path_.string() + ": metadata " + key);
+  }
 }
 
 }  // namespace halftone

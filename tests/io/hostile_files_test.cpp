@@ -239,7 +239,8 @@ TEST_F(ShardedFolder, WrongIndexes) {
                                   HasSubstr("shard 'missing.safetensors' is missing")));
   write_index(R"({"a":"m-00001.safetensors"})");
   EXPECT_THAT(open_error(), HasSubstr("tensor 'a' is not in shard 'm-00001.safetensors'"));
-  for (const char* outside : {"../m-00001.safetensors", "/etc/passwd", "x/../../y", ""}) {
+  for (const char* outside :
+       {"../m-00001.safetensors", "/etc/passwd", "x/../../y", "", "m-00001.safetensors\\u0000x"}) {
     write_index(fmt::format(R"({{"a":"{}"}})", outside));
     EXPECT_THAT(open_error(), HasSubstr("outside the folder")) << outside;
   }
@@ -259,6 +260,49 @@ TEST_F(ShardedFolder, TensorsThatTheIndexForgotAreListed) {
   write_index(R"({"layers.2.w":"m-00001.safetensors"})");
   const auto checkpoint = Checkpoint::open(dir_.path());
   EXPECT_THAT(checkpoint.unindexed(), testing::ElementsAre("layers.10.w"));
+}
+
+TEST_F(ShardedFolder, SpellingsOfAShardAreOneShard) {
+  write_index(
+      R"({"layers.2.w":"./m-00001.safetensors","layers.10.w":"m-00001.safetensors","norm.w":".//m-00002.safetensors"})");
+  const auto checkpoint = Checkpoint::open(dir_.path());
+  ASSERT_EQ(checkpoint.files().size(), 2u);
+  EXPECT_EQ(checkpoint.shard_name(*checkpoint.files()[0]), "m-00001.safetensors");
+  EXPECT_TRUE(checkpoint.unindexed().empty());
+}
+
+TEST_F(ShardedFolder, ShardsOfOneNameInSeveralFoldersAreSeveral) {
+  for (const char* folder : {"a", "b"}) {
+    std::filesystem::create_directory(dir_ / folder);
+    write_safetensors(dir_ / folder / "w", {{folder, test::f32_tensor({1}, {2})}});
+  }
+  write_index(R"({"a":"a/w","b":"b//./w"})");
+  for (const std::filesystem::path& path : {dir_.path(), dir_ / "m.safetensors.index.json"}) {
+    const auto checkpoint = Checkpoint::open(path);
+    ASSERT_EQ(checkpoint.files().size(), 2u);
+    EXPECT_EQ(checkpoint.shard_name(*checkpoint.files()[0]), "a/w");
+    EXPECT_EQ(checkpoint.shard_name(*checkpoint.files()[1]), "b/w");
+  }
+}
+
+TEST_F(ShardedFolder, WhatShardsSayOfTheirTensorsIsPutTogether) {
+  const auto shard = [&](const char* name, const char* tensor, const std::string& said) {
+    write_safetensors(dir_ / name, {{tensor, test::f32_tensor({1}, {2})}},
+                      {{"halftone.notes", said}, {"k", name}});
+  };
+  write_index(R"({"a":"m-00001.safetensors","b":"m-00002.safetensors"})");
+  shard("m-00001.safetensors", "a", R"({"version":1,"weights":{"a":{"input_scale":0.5}}})");
+  shard("m-00002.safetensors", "b", R"({"version":1,"weights":{"b":{"input_scale":0.25}}})");
+  const auto metadata = Checkpoint::open(dir_.path()).metadata();
+  EXPECT_EQ(parse_json(metadata.at("halftone.notes"), "f"),
+            nlohmann::json::parse(
+                R"({"version":1,"weights":{"a":{"input_scale":0.5},"b":{"input_scale":0.25}}})"));
+  EXPECT_EQ(metadata.at("k"), "m-00001.safetensors");
+  shard("m-00002.safetensors", "b", R"({"version":1,"weights":{"a":{"input_scale":0.25}}})");
+  EXPECT_THAT(open_error(),
+              HasSubstr("m-00002.safetensors: metadata halftone.notes: contradicts that of"));
+  shard("m-00002.safetensors", "b", "{");
+  EXPECT_THAT(open_error(), HasSubstr("m-00002.safetensors: metadata halftone.notes: bad JSON"));
 }
 
 TEST_F(ShardedFolder, ABrokenShardIsNamed) {
