@@ -131,6 +131,9 @@ std::shared_ptr<const Storage> Storage::map_file(const std::filesystem::path& pa
   const std::string name = path.string();
   // Without O_NONBLOCK a pipe of this name would hold us until somebody writes to it.
   const FileDescriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  if (file.fd < 0 && errno == ENXIO) {  // a socket, or a device that is not there
+    throw Error(ErrorCode::kInvalidInput, name, "is not a regular file");
+  }
   if (file.fd < 0) {
     const auto code = errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo;
     throw Error(code, name, "{}", errno == ENOENT ? "no such file" : std::strerror(errno));

@@ -1,6 +1,10 @@
 // Files made to break a reader: each must be refused with a line that names file, tensor, reason.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include "halftone/io/checkpoint.h"
 #include "halftone/io/json.h"
@@ -322,6 +326,55 @@ TEST(Checkpoint, SingleFilesAndEmptyFolders) {
   EXPECT_EQ(Checkpoint::open(dir.path()).items().size(), 1u);
   EXPECT_EQ(Checkpoint::open(dir / "x.safetensors").items().size(), 1u);
   EXPECT_TRUE(Checkpoint::is_checkpoint_folder(dir.path()));
+}
+
+// ---- what a name may stand for instead of a file ------------------------------------------------
+
+TEST(HostileFile, WhatIsNoFileIsSaidInOneLineAndDoesNotHang) {
+  const TempDir dir;
+  std::filesystem::create_directory(dir / "folder");
+  std::filesystem::create_symlink("loop", dir / "loop");
+  std::filesystem::create_symlink("nowhere", dir / "dangling");
+  test::write_file(dir / "empty", "");
+  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
+  const int listener = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  const TempDir shorter;  // a socket's name may have 107 bytes
+  sockaddr_un address{AF_UNIX, {}};
+  const std::string socket = (shorter / "socket").string();
+  ASSERT_LT(socket.size(), sizeof(address.sun_path));
+  std::copy(socket.begin(), socket.end(), address.sun_path);
+  ASSERT_EQ(::bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  const std::pair<std::filesystem::path, const char*> cases[] = {
+      {dir / "none", ": no such file"},
+      {dir / "dangling", ": no such file"},
+      {dir / "folder", ": is a folder, not a file"},
+      {dir / "pipe", ": is not a regular file"},
+      {socket, ": is not a regular file"},
+      {"/dev/null", ": is not a regular file"},
+      {"/dev/zero", ": is not a regular file"},
+      {dir / "empty" / "x", ": Not a directory"},
+      {dir / std::string(300, 'x'), ": File name too long"},
+      {dir / "loop", ": Too many levels of symbolic links"},
+  };
+  for (const auto& [path, reason] : cases) {
+    EXPECT_EQ(error_of([&] { Storage::map_file(path); }), path.string() + reason);
+    EXPECT_EQ(error_of([&] { SafetensorsFile{path}; }), path.string() + reason);
+    EXPECT_EQ(error_of([&] { read_json_file(path); }), path.string() + reason);
+  }
+  const std::string empty = (dir / "empty").string();
+  EXPECT_EQ(error_of([&] { SafetensorsFile{empty}; }),
+            empty + ": 0 bytes are too few for a safetensors file");
+  EXPECT_EQ(error_of([&] { read_json_file(empty); }), empty + ": is empty instead of JSON");
+  ::close(listener);
+}
+
+TEST(HostileFile, AFolderThatIsCalledLikeAFileIsNone) {
+  const TempDir dir;
+  std::filesystem::create_symlink(".", dir / "x.safetensors");
+  std::filesystem::create_directory(dir / "m.safetensors.index.json");
+  EXPECT_FALSE(Checkpoint::is_checkpoint_folder(dir.path()));
+  EXPECT_THAT(error_of([&] { Checkpoint::open(dir.path()); }),
+              HasSubstr("holds no .safetensors file"));
 }
 
 TEST(Json, ForeignBytesAreRefused) {
