@@ -23,10 +23,11 @@ struct Part {
   std::string name;
   Checkpoint checkpoint;
   DialectReport dialect;
-  std::string error;  // why it could not be read, if it could not
+  std::string error;   // why it could not be read, if it could not
+  std::string broken;  // the same, or what is wrong with its markers
 };
 
-// The dialect, unless its markers are broken: then what is wrong with them.
+// The dialect, unless its markers cannot be read: then why not.
 void detect(Part& part, const std::string& file) {
   std::vector<const TensorEntry*> entries;
   for (const auto& item : part.checkpoint.items()) entries.push_back(item.entry);
@@ -34,11 +35,13 @@ void detect(Part& part, const std::string& file) {
     part.dialect = detect_dialect(entries, part.checkpoint.metadata(), file);
   } catch (const Error& error) {
     part.dialect = {Dialect::kUnknown, error.what(), {}};
+    // What another version wrote is not broken.
+    if (error.code() != ErrorCode::kUnsupported) part.broken = error.what();
   }
 }
 
 Part open_part(const std::string& name, const fs::path& path) {
-  Part part{name, Checkpoint::open(path), {}, {}};
+  Part part{name, Checkpoint::open(path), {}, {}, {}};
   detect(part, path.string());
   return part;
 }
@@ -53,24 +56,34 @@ std::vector<Part> open_parts(const fs::path& path) {
   std::vector<fs::path> folders;
   std::error_code ignored;
   for (const auto& item : fs::directory_iterator(path, ignored)) {
-    if (is_folder(item.path()) && Checkpoint::is_checkpoint_folder(item.path())) {
-      folders.push_back(item.path());
-    }
-  }
-  if (folders.empty()) {
-    throw Error(ErrorCode::kNotFound, path.string(),
-                "neither it nor its folders hold a .safetensors file");
+    if (is_folder(item.path())) folders.push_back(item.path());
   }
   std::sort(folders.begin(), folders.end());
   for (const fs::path& folder : folders) {
     const std::string name = folder.filename().string();
     try {
-      parts.push_back(open_part(name, folder));
+      if (Checkpoint::is_checkpoint_folder(folder)) parts.push_back(open_part(name, folder));
     } catch (const Error& error) {  // one bad component does not hide the others
-      parts.push_back({name, {}, {}, error.what()});
+      parts.push_back({name, {}, {}, error.what(), error.what()});
     }
   }
+  if (parts.empty()) {
+    throw Error(ErrorCode::kNotFound, path.string(),
+                "neither it nor its folders hold a .safetensors file");
+  }
   return parts;
+}
+
+// After everything that can be shown was shown.
+void check_whole(const std::vector<Part>& parts, const std::string& path) {
+  std::vector<std::string> broken;
+  for (const Part& part : parts) {
+    if (part.broken.empty()) continue;
+    if (part.name.empty()) throw Error(ErrorCode::kInvalidInput, "", "{}", part.broken);
+    broken.push_back(fmt::format("{} ({})", part.name, part.broken));
+  }
+  if (broken.empty()) return;
+  throw Error(ErrorCode::kInvalidInput, path, "broken: {}", fmt::join(broken, ", "));
 }
 
 struct Total {
@@ -125,7 +138,7 @@ ordered_json to_json(const Part& part) {
 
 void print_summary(const Part& part) {
   const Checkpoint& checkpoint = part.checkpoint;
-  fmt::print("{}{}\n", part.name.empty() ? "" : part.name + ": ",
+  fmt::print("{}{}\n", part.name.empty() ? "" : printable(part.name) + ": ",
              printable(checkpoint.path().string(), 1000));
   fmt::print("  {:<12} {} in {} file{}, {}\n", "tensors", checkpoint.items().size(),
              checkpoint.files().size(), checkpoint.files().size() == 1 ? "" : "s",
@@ -203,17 +216,19 @@ void add_inspect(CLI::App& app, const Context&) {
         }
       }
       print_json(out);
+      check_whole(parts, options->path);
       return;
     }
     for (size_t i = 0; i < parts.size(); ++i) {
       if (i > 0) fmt::print("\n");
       if (!parts[i].error.empty()) {
-        fmt::print("{}: cannot be read: {}\n", parts[i].name, parts[i].error);
+        fmt::print("{}: cannot be read: {}\n", printable(parts[i].name), parts[i].error);
         continue;
       }
       print_summary(parts[i]);
       if (!options->summary) print_tensors(parts[i].checkpoint);
     }
+    check_whole(parts, options->path);
   });
 }
 

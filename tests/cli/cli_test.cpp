@@ -99,12 +99,34 @@ TEST_F(Cli, InspectOfAPipelineFolderShowsItsComponents) {
   ASSERT_EQ(parts["components"].size(), 2u);
   EXPECT_EQ(parts["components"][0]["component"], "transformer");
   EXPECT_THAT(run({"inspect", path("pipe")}).out, HasSubstr("vae: "));
-  // A component that cannot be read does not hide the others.
+  // A component that cannot be read does not hide the others, and is not passed over.
   test::write_file(dir_ / "pipe/vae/second.safetensors", "");
   const Result broken = run({"inspect", path("pipe")});
-  EXPECT_EQ(broken.code, 0);
+  EXPECT_EQ(broken.code, 1);
   EXPECT_THAT(broken.out, HasSubstr("vae: cannot be read: "));
   EXPECT_THAT(broken.out, HasSubstr("a.weight"));
+  EXPECT_THAT(broken.err, HasSubstr("pipe: broken: vae ("));
+  const Result as_json = run({"inspect", path("pipe"), "--json"});
+  EXPECT_EQ(as_json.code, 1);
+  EXPECT_THAT(as_json.err, HasSubstr("pipe: broken: vae ("));
+  const json shown = json::parse(as_json.out)["components"];
+  EXPECT_EQ(shown[0]["tensor_count"], 2);
+  EXPECT_THAT(shown[1]["error"].get<std::string>(), HasSubstr("vae: holds 0 indexes"));
+}
+
+TEST_F(Cli, InspectShowsTheTensorsOfAFileWithABrokenMarkerAndFails) {
+  const auto inspect = [&](const std::string& said) {
+    write_safetensors(dir_ / "m.safetensors", {{"a.weight", Tensor::zeros(DType::kU8, {2, 2})}},
+                      {{"halftone.quantization", said}});
+    return run({"inspect", path("m.safetensors")});
+  };
+  const Result broken = inspect(R"({"version":1,"tensors":7})");
+  EXPECT_EQ(broken.code, 1);
+  EXPECT_THAT(broken.out, HasSubstr("a.weight"));
+  EXPECT_THAT(broken.err, HasSubstr("m.safetensors: metadata halftone.quantization: 'tensors'"));
+  const Result newer = inspect(R"({"version":2})");
+  EXPECT_EQ(newer.code, 0);
+  EXPECT_THAT(newer.out, HasSubstr("is not of version 1"));
 }
 
 TEST_F(Cli, QuantizeEveryFormatAndInspectIt) {
