@@ -35,8 +35,10 @@ bool is_exponent(DType dtype) { return dtype == DType::kU8 || dtype == DType::kF
 
 // [R, C] of the matrix whose codes these are.
 Shape matrix_shape(const TensorEntry& codes, const std::string& file) {
+  // Two values of FP4 share a byte, and rows start with a byte of their own.
   const bool sane = codes.shape.rank() == 2 && codes.shape[0] > 0 && codes.shape[1] > 0 &&
-                    codes.shape[0] < kLargestSide && codes.shape[1] < kLargestSide;
+                    codes.shape[0] < kLargestSide && codes.shape[1] < kLargestSide &&
+                    (codes.dtype != DType::kF4 || codes.shape[1] % 2 == 0);
   if (!sane) fail(file, codes.name, described(codes) + " instead of a matrix of codes");
   const int64_t per_element = codes.dtype == DType::kU8 ? 2 : 1;
   return {codes.shape[0], codes.shape[1] * per_element};

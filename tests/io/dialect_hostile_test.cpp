@@ -57,6 +57,55 @@ class HostileDialect : public testing::Test {
   std::filesystem::path file_ = dir_ / "f.safetensors";
 };
 
+// Every combination is read or is an Error, and what is read can be loaded.
+TEST_F(HostileDialect, NoCombinationOfPartsBreaksTheReader) {
+  const std::vector<std::vector<std::string>> names = {
+      {"a.weight", "a.weight_scale", "a.weight_scale_2"},
+      {"a.weight_packed", "a.weight_scale", "a.weight_global_scale"},
+      {"a._weight_qdata", "a._weight_scale", "a._weight_per_tensor_scale"},
+      {"a.weight", "a.scale_weight", "scaled_fp8"}};
+  const Shape code_shapes[] = {{2, 3}, {3, 2}, {2, 16},   {2, 64}, {0, 2},
+                               {2, 0}, {2},    {2, 2, 2}, {}};
+  const Shape scale_shapes[] = {{}, {1}, {2}, {2, 1}, {2, 2}, {0}, {128, 4}, {512}, {1, 1, 1}};
+  int loaded = 0, refused = 0;
+  const auto attempt = [&](const std::vector<TensorSpec>& specs) {
+    std::vector<TensorEntry> entries;
+    int64_t offset = 0;
+    for (const TensorSpec& spec : specs) {
+      const auto bytes = spec.shape.checked_bytes(spec.dtype);
+      if (!bytes) return;  // half a byte
+      entries.push_back({spec.name, spec.dtype, spec.shape, offset, offset + *bytes});
+      offset += *bytes;
+    }
+    test::write_file(file_, write_safetensors_header(entries, {}, "f") +
+                                std::string(static_cast<size_t>(offset), '\x38'));
+    const std::string message = error_of([&] {
+      const Checkpoint checkpoint = Checkpoint::open(file_);
+      for (const auto& [name, weight] : read_stored_weights(checkpoint).weights) {
+        loaded += load_stored(checkpoint, weight).byte_size() > 0 ? 1 : 0;
+      }
+    });
+    if (message == "(no error)") return;
+    ++refused;
+    EXPECT_TRUE(message.starts_with(file_.string() + ": ")) << message;
+  };
+  for (const auto& name : names) {
+    for (const DType codes : {DType::kU8, DType::kF4, DType::kF8E4M3, DType::kI8}) {
+      for (const Shape& code_shape : code_shapes) {
+        for (const DType scales : {DType::kF32, DType::kF16, DType::kF8E4M3, DType::kF8E8M0}) {
+          for (const Shape& scale_shape : scale_shapes) {
+            attempt({{name[0], codes, code_shape},
+                     {name[1], scales, scale_shape},
+                     {name[2], DType::kF32, {1}}});
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(loaded, 100);
+  EXPECT_GT(refused, 1000);
+}
+
 TEST_F(HostileDialect, MissingPartsAreNamed) {
   EXPECT_EQ(failure(without(nvfp4_, "a.weight_scale_2")), "tensor 'a.weight_scale_2': is missing");
   EXPECT_EQ(failure({{"a.weight_packed", zeros(DType::kU8, {16, 16})}}),
