@@ -78,10 +78,10 @@ TEST(Tokenizer, WhatIsNotSupportedIsNamed) {
 TEST(Tokenizer, APatternThatGivesUpIsAnErrorInsteadOfOtherTokens) {
   json file = read_json_file(kData / "tokenizer.json");
   json& pattern = file["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"];
-  pattern = "(*LIMIT_MATCH=100)(?:a|aa)+b";
+  pattern = "(*NO_JIT)(*LIMIT_MATCH=100)(?:a|aa)+b";
   const auto tokenizer = Tokenizer::parse(file, "t.json");
   EXPECT_EQ(tokenizer.encode("x").size(), 1u);
-  EXPECT_THAT(test::error_of([&] { tokenizer.encode(std::string(50, 'a')); }),
+  EXPECT_THAT(test::error_of([&] { tokenizer.encode(std::string(50, 'a') + "cb"); }),
               HasSubstr("t.json: pre_tokenizer: the regular expression gives up on this text"));
   pattern = "\\C";  // would cut characters in two
   EXPECT_THAT(test::error_of([&] { Tokenizer::parse(file, "t.json"); }),
