@@ -218,7 +218,8 @@ ModelDefaults read_defaults(const fs::path& base) {
   defaults.width = read.integer("width", defaults.width, 1, 65536);
   defaults.height = read.integer("height", defaults.height, 1, 65536);
   defaults.steps = static_cast<int>(read.integer("steps", defaults.steps, 1, 1000));
-  defaults.guidance = static_cast<float>(read.number("guidance", defaults.guidance));
+  defaults.guidance = static_cast<float>(read.number("guidance", defaults.guidance, 0, 100));
+  read.finish();
   return defaults;
 }
 

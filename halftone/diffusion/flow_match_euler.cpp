@@ -9,21 +9,25 @@ namespace halftone {
 FlowMatchConfig parse_flow_match_config(const nlohmann::json& json, const std::string& where) {
   const ConfigReader read(json, where);
   FlowMatchConfig c;
-  c.shift = read.positive("shift", c.shift);
+  read.must_be("_class_name", "FlowMatchEulerDiscreteScheduler");
+  read.must_be("num_train_timesteps", 1000);
+  c.shift = read.number("shift", c.shift, 1e-3, 1e3);
   c.dynamic_shifting = read.boolean("use_dynamic_shifting", false);
   const std::string type = read.text("time_shift_type", "exponential");
   if (type != "exponential" && type != "linear") read.fail("time_shift_type", "is not known");
   c.exponential = type == "exponential";
-  c.base_tokens = read.positive("base_image_seq_len", c.base_tokens);
-  c.max_tokens = read.positive("max_image_seq_len", c.max_tokens);
-  c.base_shift = read.number("base_shift", c.base_shift);
-  c.max_shift = read.number("max_shift", c.max_shift);
-  c.shift_terminal = read.number("shift_terminal", 0);
-  if (c.max_tokens == c.base_tokens) read.fail("max_image_seq_len", "equals base_image_seq_len");
+  constexpr int64_t kMostTokens = 1 << 24;
+  c.base_tokens = static_cast<double>(read.integer("base_image_seq_len", 256, 1, kMostTokens));
+  c.max_tokens = static_cast<double>(read.integer("max_image_seq_len", 4096, 1, kMostTokens));
+  c.base_shift = read.number("base_shift", c.base_shift, -100, 100);
+  c.max_shift = read.number("max_shift", c.max_shift, -100, 100);
+  c.shift_terminal = read.number("shift_terminal", 0, 0, 0.99);
   for (const char* other : {"use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas",
                             "invert_sigmas", "stochastic_sampling"}) {
     read.must_be(other, false);
   }
+  read.finish();
+  if (c.max_tokens == c.base_tokens) read.fail("max_image_seq_len", "equals base_image_seq_len");
   return c;
 }
 
@@ -42,6 +46,14 @@ std::vector<float> flow_match_sigmas(const FlowMatchConfig& c, int steps, int64_
   if (c.shift_terminal != 0) {  // stretched so that the last one is where the config says
     const double factor = (1 - double{sigmas.back()}) / (1 - c.shift_terminal);
     for (float& sigma : sigmas) sigma = static_cast<float>(1 - (1 - double{sigma}) / factor);
+  }
+  for (const float sigma : sigmas) {
+    if (!(sigma >= 0 && sigma <= 1)) {
+      throw Error(ErrorCode::kInvalidInput, "scheduler",
+                  "has no sigmas from 1 to 0 for {} steps and {} image tokens: shift {}, "
+                  "base_shift {}, max_shift {}, shift_terminal {}",
+                  steps, image_tokens, c.shift, c.base_shift, c.max_shift, c.shift_terminal);
+    }
   }
   sigmas.push_back(0);
   return sigmas;

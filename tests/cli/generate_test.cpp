@@ -66,6 +66,20 @@ TEST_F(CliGenerate, LatentsFromTheCommandLineEqualDiffusers) {
   EXPECT_THAT(image.text, testing::Contains(std::pair<std::string, std::string>("seed", "1")));
 }
 
+TEST_F(CliGenerate, RecommendationsThatAreNotKnownOrBeyondReasonAreNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"guidance":1e300})", "halftone.json: 'guidance' 1e+300 is not in 0 .. 100"},
+      {R"({"guidance":-1})", "halftone.json: 'guidance' -1 is not in 0 .. 100"},
+      {R"({"steps":0})", "halftone.json: 'steps' 0 is not in 1 .. 1000"},
+      {R"({"width":18446744073709551615})", "halftone.json: 'width' 18446744073709551615 is not"},
+      {R"({"sampler":"heun"})", "halftone.json: 'sampler' is not known"},
+  };
+  for (const auto& [content, reason] : cases) {
+    test::write_file(path("model/halftone.json"), content);
+    expect_one_line(run(arguments({"x"})), 1, reason);
+  }
+}
+
 TEST_F(CliGenerate, APositionalPromptNamesTheFileAndBf16IsNear) {
   const auto latents = [&](const std::string& precision) {
     const Result result =

@@ -317,6 +317,67 @@ TEST_F(Pipeline, FoldersThatAreNotWholeAreNamed) {
   EXPECT_EQ(load_error(), (folder_ / "vae" / "config.json").string() + ": no such file");
 }
 
+// Each file that says what the folder is, with something that would change the result.
+TEST_F(Pipeline, SettingsThatAreNotHonouredAreNamed) {
+  open("plain");
+  const auto error = [&](const fs::path& file, const nlohmann::json& content) {
+    const bool existed = fs::exists(folder_ / file);
+    const std::string before = existed ? test::read_file(folder_ / file) : "";
+    test::write_file(folder_ / file, content.dump());
+    const std::string message = load_error();
+    existed ? test::write_file(folder_ / file, before) : (void)fs::remove(folder_ / file);
+    return message;
+  };
+  const auto index = [&](const char* part, const nlohmann::json& value) {
+    return error("model_index.json", {{"_class_name", "ZImagePipeline"}, {part, value}});
+  };
+  EXPECT_EQ(index("scheduler", {"diffusers", "FlowMatchEulerDiscreteScheduler"}), "(no error)");
+  EXPECT_EQ(index("text_encoder", {"transformers", "Qwen3Model"}), "(no error)");
+  EXPECT_EQ(index("safety_checker", {nullptr, nullptr}), "(no error)");
+  EXPECT_THAT(index("scheduler", {"diffusers", "FlowMatchLCMScheduler"}),
+              HasSubstr("model_index.json: 'scheduler' is a FlowMatchLCMScheduler, and only "
+                        "FlowMatchEulerDiscreteScheduler is supported"));
+  EXPECT_THAT(index("vae", {"diffusers", "AutoencoderTiny"}), HasSubstr("'vae' is a Autoenc"));
+  EXPECT_THAT(index("vae", "AutoencoderKL"), HasSubstr("'vae' is not [library, class]"));
+  EXPECT_THAT(index("siglip", {"transformers", "Siglip2"}), HasSubstr("'siglip' is not known"));
+  const auto tokenizer = [&](const nlohmann::json& content) {
+    return error("tokenizer/tokenizer_config.json", content);
+  };
+  EXPECT_EQ(tokenizer({{"tokenizer_class", "Qwen2Tokenizer"},
+                       {"add_prefix_space", false},
+                       {"model_max_length", 131072},
+                       {"eos_token", "<|im_end|>"}}),
+            "(no error)");
+  EXPECT_THAT(tokenizer({{"tokenizer_class", "T5Tokenizer"}}),
+              HasSubstr("tokenizer_config.json: 'tokenizer_class' is \"T5Tokenizer\""));
+  EXPECT_THAT(tokenizer({{"add_bos_token", true}}), HasSubstr("'add_bos_token' is true"));
+  EXPECT_THAT(tokenizer({{"add_prefix_space", true}}), HasSubstr("'add_prefix_space' is true"));
+  EXPECT_THAT(tokenizer({{"new_trick", 1}}), HasSubstr("'new_trick' is not known"));
+  EXPECT_THAT(tokenizer({{"added_tokens_decoder", {{"7", {{"content", "<new>"}}}}}}),
+              HasSubstr("'added_tokens_decoder' has a token '7' that tokenizer.json has not"));
+  const auto id = Tokenizer::load(folder_ / "tokenizer" / "tokenizer.json").find("<|im_end|>");
+  EXPECT_EQ(tokenizer({{"added_tokens_decoder",
+                        {{std::to_string(id.value()), {{"content", "<|im_end|>"}}}}}}),
+            "(no error)");
+  EXPECT_THAT(tokenizer({{"chat_template", "{% macro x() %}"}}),
+              HasSubstr("tokenizer_config.json: 'chat_template' uses the statement 'macro'"));
+}
+
+TEST_F(Pipeline, TheTokenizersOwnTemplateIsApplied) {
+  open("plain");
+  const auto usual = floats(load()->encode("two dogs").states);
+  const auto with = [&](const std::string& chat) {
+    test::write_file(folder_ / "tokenizer" / "chat_template.jinja", chat);
+    return floats(load()->encode("two dogs").states);
+  };
+  const std::string turn = "<|im_start|>user\n{{ messages[0].content }}<|im_end|>\n";
+  EXPECT_EQ(with(turn + "<|im_start|>assistant\n\n"), usual);
+  EXPECT_NE(with(turn), usual);
+  // What follows a prompt's token does not change it: its states come back in another place.
+  const auto bare = with("{{ messages[0].content }}");
+  EXPECT_LT(bare.size(), usual.size());
+}
+
 TEST(Noise, IsGaussianAndAFunctionOfTheSeed) {
   const Tensor a = seeded_noise({1, 16, 64, 64}, 1), b = seeded_noise({1, 16, 64, 64}, 2);
   double sum = 0, squares = 0;

@@ -236,12 +236,12 @@ TEST(ZImageConfig, WhatDoesNotFitIsNamed) {
   };
   EXPECT_EQ(parse("{}"), "(no error)");
   EXPECT_EQ(parse(R"({"dim":"x"})"), "config.json: 'dim' is not an integer");
-  EXPECT_EQ(parse(R"({"dim":-3})"), "config.json: 'dim' -3 is not in 1 .. 1048576");
+  EXPECT_EQ(parse(R"({"dim":-3})"), "config.json: 'dim' -3 is not in 1 .. 65536");
   EXPECT_EQ(parse(R"({"n_heads":7})"), "config.json: 'n_heads' does not divide 'dim'");
   EXPECT_EQ(parse(R"({"axes_dims":[32,48,46]})"),
-            "config.json: 'axes_dims' adds up to 126, not to the head's 128");
+            "config.json: 'axes_dims' adds up to 126, not to the head's 128 ('dim' / 'n_heads')");
   EXPECT_EQ(parse(R"({"siglip_feat_dim":4})"),
-            "config.json: 'siglip_feat_dim' belongs to a variant that is not supported");
+            "config.json: 'siglip_feat_dim' is 4, which is not supported");
   EXPECT_EQ(parse("[]"), "config.json: is not a JSON object");
 }
 

@@ -12,6 +12,7 @@ using nn::Bias;
 using nn::Scope;
 
 constexpr float kEps = 1e-6f;
+constexpr int64_t kColours = 3;  // of a picture: red, green, blue
 
 Value conv(const Scope& s, Value x, int64_t out, int64_t kernel, const ConvAttributes& how) {
   const Value weight = s.weight("weight", {out, x.dim(1), kernel, kernel});
@@ -42,7 +43,7 @@ class Builder {
       const bool last = i + 1 == c_.channels.size();
       if (!last) x = conv3x3(block["upsamplers"]["0"]["conv"], upsample2x(x), out);
     }
-    x = conv3x3(s["conv_out"], silu(norm(s["conv_norm_out"], x)), c_.out_channels);
+    x = conv3x3(s["conv_out"], silu(norm(s["conv_norm_out"], x)), kColours);
     root_.graph().output("image", cast(x, DType::kF32));
   }
 
@@ -120,21 +121,35 @@ class Builder {
 Config parse_config(const nlohmann::json& json, const std::string& where) {
   const ConfigReader read(json, where);
   Config c;
-  constexpr int64_t kMost = 1 << 16;
-  c.in_channels = read.integer("in_channels", c.in_channels, 1, kMost);
-  c.out_channels = read.integer("out_channels", c.out_channels, 1, kMost);
-  c.latent_channels = read.integer("latent_channels", c.latent_channels, 1, kMost);
-  c.channels = read.integers("block_out_channels", {64});
+  read.must_be("_class_name", "AutoencoderKL");
+  read.must_be("act_fn", "silu");
+  read.must_be("in_channels", kColours);
+  read.must_be("out_channels", kColours);
+  read.must_hold_only("down_block_types", "DownEncoderBlock2D");
+  read.must_hold_only("up_block_types", "UpDecoderBlock2D");
+  read.must_be_empty({"latents_mean", "latents_std"});
+  c.latent_channels = read.integer("latent_channels", 4, 1, 1024);
+  c.channels = read.integers("block_out_channels", {64}, /*most_items=*/8, /*most=*/1 << 16);
   c.layers_per_block = read.integer("layers_per_block", 1, 1, 100);
-  c.groups = static_cast<int>(read.integer("norm_num_groups", 32, 1, kMost));
-  c.scaling_factor = static_cast<float>(read.positive("scaling_factor", 0.18215));
-  c.shift_factor = static_cast<float>(read.number("shift_factor", 0));
+  c.groups = static_cast<int>(read.integer("norm_num_groups", 32, 1, 1 << 16));
+  // Latents are divided by it, and multiplied.
+  c.scaling_factor = static_cast<float>(read.number("scaling_factor", 0.18215, 1e-6, 1e6));
+  c.shift_factor = static_cast<float>(read.number("shift_factor", 0, -1e6, 1e6));
   c.mid_attention = read.boolean("mid_block_add_attention", true);
   c.quant_conv = read.boolean("use_quant_conv", true);
   c.post_quant_conv = read.boolean("use_post_quant_conv", true);
-  read.must_be("act_fn", "silu");
+  // What it was trained on, and in which precision diffusers runs it.
+  read.ignore({"sample_size", "force_upcast", "dtype", "torch_dtype"});
+  read.finish();
   for (const int64_t channels : c.channels) {
-    if (channels % c.groups != 0) read.fail("norm_num_groups", "does not divide the channels");
+    if (channels % c.groups != 0) {
+      read.fail("norm_num_groups", "does not divide the channels ('block_out_channels')");
+    }
+  }
+  for (const char* types : {"down_block_types", "up_block_types"}) {
+    if (read.has(types) && read.field(types).size() != c.channels.size()) {
+      read.fail(types, "has not as many entries as 'block_out_channels'");
+    }
   }
   return c;
 }
@@ -150,7 +165,7 @@ std::shared_ptr<Graph> build_decoder(const Config& config, int64_t batch, int64_
 std::shared_ptr<Graph> build_encoder(const Config& config, int64_t batch, int64_t height,
                                      int64_t width, const Options& options) {
   auto graph = std::make_shared<Graph>();
-  const Shape shape{batch, config.in_channels, height, width};
+  const Shape shape{batch, kColours, height, width};
   Builder(*graph, config, options).encoder(graph->input("image", {shape, DType::kF32, {}}));
   return graph;
 }

@@ -11,7 +11,7 @@
 namespace halftone::autoencoder_kl {
 
 struct Config {
-  int64_t in_channels = 3, out_channels = 3, latent_channels = 16;
+  int64_t latent_channels = 16;
   std::vector<int64_t> channels = {128, 256, 512, 512};  // block_out_channels
   int64_t layers_per_block = 2;
   int groups = 32;

@@ -36,30 +36,81 @@ Value mlp(const Config& c, const Scope& s, Value x) {
   return nn::linear(s["down_proj"], silu_mul(gate, up), c.hidden_size, Bias::kNo);
 }
 
+// The base of the rotation's frequencies, which newer files keep in an object of its own.
+double rope_theta(const ConfigReader& read, const std::string& where) {
+  constexpr double kMost = 1e12;
+  double theta = read.number("rope_theta", 0, 1, kMost);
+  for (const char* name : {"rope_parameters", "rope_scaling"}) {
+    if (!read.has(name)) continue;
+    const ConfigReader rope = read.object(name);
+    rope.must_be("rope_type", "default");
+    rope.must_be("type", "default");  // as older files call it
+    rope.must_be("partial_rotary_factor", 1.0);
+    theta = rope.number("rope_theta", theta, 1, kMost);
+    rope.finish();
+  }
+  if (theta == 0) read.fail("rope_theta", "is missing");
+  return theta;
+}
+
+// Fields of transformers that concern training, sampling of words, or what a file is stored as.
+void ignore_what_only_generates_text(const ConfigReader& read) {
+  read.ignore({"architectures",
+               "attention_dropout",
+               "bos_token_id",
+               "dtype",
+               "eos_token_id",
+               "id2label",
+               "initializer_range",
+               "is_decoder",
+               "is_encoder_decoder",
+               "label2id",
+               "max_position_embeddings",
+               "max_window_layers",
+               "output_attentions",
+               "output_hidden_states",
+               "pad_token_id",
+               "problem_type",
+               "quantization_config",
+               "return_dict",
+               "sliding_window",
+               "tie_word_embeddings",
+               "tokenizer_class",
+               "torch_dtype",
+               "transformers_version",
+               "unsloth_fixed",
+               "unsloth_version",
+               "use_cache"});
+}
+
 }  // namespace
 
 Config parse_config(const nlohmann::json& json, const std::string& where) {
   const ConfigReader read(json, where);
   Config c;
-  constexpr int64_t kMost = 1 << 24;
-  c.vocab_size = read.integer("vocab_size", c.vocab_size, 1, kMost);
-  c.hidden_size = read.integer("hidden_size", c.hidden_size, 1, kMost);
-  c.intermediate_size = read.integer("intermediate_size", c.intermediate_size, 1, kMost);
-  c.layers = read.integer("num_hidden_layers", c.layers, 1, 10000);
-  c.heads = read.integer("num_attention_heads", c.heads, 1, kMost);
-  c.kv_heads = read.integer("num_key_value_heads", c.kv_heads, 1, kMost);
-  c.head_dim = read.integer("head_dim", c.hidden_size / c.heads, 2, kMost);
-  c.norm_eps = static_cast<float>(read.positive("rms_norm_eps", c.norm_eps));
-  c.rope_theta = read.positive("rope_theta", c.rope_theta);
-  if (read.has("rope_parameters")) {  // where newer files keep it
-    const ConfigReader rope(json["rope_parameters"], where);
-    c.rope_theta = rope.positive("rope_theta", c.rope_theta);
-    rope.must_be("rope_type", "default");
-  }
+  read.must_be("model_type", "qwen3");
   read.must_be("hidden_act", "silu");
   read.must_be("attention_bias", false);
   read.must_be("use_sliding_window", false);
-  if (c.heads % c.kv_heads != 0) read.fail("num_key_value_heads", "does not divide the heads");
+  read.must_hold_only("layer_types", "full_attention");
+  // Every file has these, and defaults differ between versions of transformers.
+  read.require({"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+                "num_attention_heads", "num_key_value_heads", "rms_norm_eps"});
+  constexpr int64_t kMost = 1 << 20, kMostOfHeads = 1 << 12;
+  c.vocab_size = read.integer("vocab_size", 0, 1, 1 << 24);
+  c.hidden_size = read.integer("hidden_size", 0, 1, kMost);
+  c.intermediate_size = read.integer("intermediate_size", 0, 1, kMost);
+  c.layers = read.integer("num_hidden_layers", 0, 1, 1000);
+  c.heads = read.integer("num_attention_heads", 0, 1, kMostOfHeads);
+  c.kv_heads = read.integer("num_key_value_heads", 0, 1, kMostOfHeads);
+  c.head_dim = read.integer("head_dim", 128, 2, kMostOfHeads);
+  c.norm_eps = static_cast<float>(read.number("rms_norm_eps", 0, 1e-12, 1));
+  c.rope_theta = rope_theta(read, where);
+  ignore_what_only_generates_text(read);
+  read.finish();
+  if (c.heads % c.kv_heads != 0) {
+    read.fail("num_key_value_heads", "does not divide 'num_attention_heads'");
+  }
   if (c.head_dim % 2 != 0) read.fail("head_dim", "is odd");
   return c;
 }

@@ -5,6 +5,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
+#include "halftone/io/chat_template.h"
 #include "halftone/io/json.h"
 #include "halftone/io/model_hash.h"
 #include "halftone/io/tokenizer.h"
@@ -13,6 +14,7 @@
 #include "halftone/models/lora.h"
 #include "halftone/models/qwen3/text_encoder.h"
 #include "halftone/models/weights.h"
+#include "halftone/models/zimage/folder.h"
 #include "halftone/models/zimage/names.h"
 #include "halftone/models/zimage/transformer.h"
 #include "halftone/numerics/bf16.h"
@@ -32,11 +34,25 @@ TransformerConfig transformer_config(const ModelFiles& files, const Checkpoint& 
   return infer_transformer_config(checkpoint, names_in(checkpoint));
 }
 
+// The tokenizer's own template, tried out before any long work.
+std::optional<ChatTemplate> load_chat_template(const fs::path& folder) {
+  auto chat = ChatTemplate::load(folder);
+  if (chat) chat->render("a prompt");
+  return chat;
+}
+
+Tokenizer load_tokenizer(const fs::path& folder) {
+  Tokenizer tokenizer = Tokenizer::load(folder / "tokenizer.json");
+  check_tokenizer_config(folder, tokenizer);
+  return tokenizer;
+}
+
 class Model final : public DiffusionModel {
  public:
   Model(const ModelFiles& files, const LoadOptions& options)
       : options_(options),
-        tokenizer_(Tokenizer::load(files.base / "tokenizer" / "tokenizer.json")),
+        tokenizer_(load_tokenizer(files.base / "tokenizer")),
+        chat_(load_chat_template(files.base / "tokenizer")),
         text_config_(qwen3::parse_config(read_json_file(config_of(files, "text_encoder")),
                                          config_of(files, "text_encoder").string())),
         vae_config_(autoencoder_kl::parse_config(read_json_file(config_of(files, "vae")),
@@ -222,7 +238,8 @@ class Model final : public DiffusionModel {
   }
 
   std::vector<int32_t> tokenize(const std::string& prompt) const {
-    std::vector<int32_t> ids = tokenizer_.encode(chat_prompt(prompt));
+    std::vector<int32_t> ids =
+        tokenizer_.encode(chat_ ? chat_->render(prompt) : chat_prompt(prompt));
     if (static_cast<int64_t>(ids.size()) > kMaxPromptTokens) {
       throw Error(ErrorCode::kUsage, "prompt",
                   "{} tokens are more than the {} that the model reads", ids.size(),
@@ -392,6 +409,7 @@ class Model final : public DiffusionModel {
   // Text encoder, transformer and VAE run one after the other.
   std::shared_ptr<Arena> arena_ = std::make_shared<Arena>();
   Tokenizer tokenizer_;
+  std::optional<ChatTemplate> chat_;  // without one, chat_prompt
   qwen3::Config text_config_;
   autoencoder_kl::Config vae_config_;
   Checkpoint text_file_, transformer_file_, vae_file_;
@@ -407,13 +425,6 @@ std::string chat_prompt(const std::string& prompt) {
   return "<|im_start|>user\n" + prompt + "<|im_end|>\n<|im_start|>assistant\n";
 }
 
-bool is_zimage_folder(const fs::path& folder) {
-  const fs::path index = folder / "model_index.json";
-  if (!path_exists(index)) return false;
-  const auto json = read_json_file(index);
-  return json.is_object() && json.value("_class_name", nlohmann::json()) == "ZImagePipeline";
-}
-
 bool is_zimage_file(const fs::path& file) {
   const Checkpoint checkpoint = Checkpoint::open(file);
   const StoredAs token = names_in(checkpoint).stored_as("cap_pad_token");
@@ -421,6 +432,7 @@ bool is_zimage_file(const fs::path& file) {
 }
 
 std::unique_ptr<DiffusionModel> load_model(const ModelFiles& files, const LoadOptions& options) {
+  check_model_index(files.base);
   return std::make_unique<Model>(files, options);
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "halftone/models/model.h"
+#include "halftone/models/zimage/folder.h"
 
 namespace halftone::zimage {
 
@@ -15,15 +16,14 @@ struct ModelFiles {
   std::filesystem::path transformer;  // a file that stands for base/transformer; empty: none
 };
 
-// Whether the folder says that it is a Z-Image pipeline.
-bool is_zimage_folder(const std::filesystem::path& folder);
 // Whether the file holds a Z-Image transformer, by the names of its tensors.
 bool is_zimage_file(const std::filesystem::path& file);
 
 // Everything that can be wrong with the files is wrong here, before any long work.
 std::unique_ptr<DiffusionModel> load_model(const ModelFiles& files, const LoadOptions& options);
 
-// What the text encoder reads: the prompt as a user's turn, and the start of the answer.
+// What the text encoder reads where the tokenizer has no template of its own: the prompt as a user's
+// turn, and the start of the answer.
 std::string chat_prompt(const std::string& prompt);
 inline constexpr int64_t kMaxPromptTokens = 512;
 

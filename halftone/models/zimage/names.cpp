@@ -1,6 +1,8 @@
 #include "halftone/models/zimage/names.h"
 
 #include <array>
+#include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "halftone/base/error.h"
 
@@ -77,21 +79,22 @@ TransformerConfig infer_transformer_config(const Checkpoint& checkpoint, const W
     while (find(fmt::format("{}.{}.attention_norm1.weight", kind, n)) != nullptr) ++n;
     return n;
   };
-  TransformerConfig config;
+  const TransformerConfig usual;
   const Shape embedder = shape("all_x_embedder.2-1.weight", 2);
-  config.dim = embedder[0];
-  config.in_channels = embedder[1] / (config.patch_size * config.patch_size);
-  config.cap_feat_dim = shape("cap_embedder.0.weight", 1)[0];
-  config.layers = count("layers");
-  config.refiner_layers = count("noise_refiner");
-  const int64_t head = shape("layers.0.attention.norm_q.weight", 1)[0];
-  if (head != config.axes_dims[0] + config.axes_dims[1] + config.axes_dims[2] ||
-      config.dim % head != 0) {
+  const int64_t dim = embedder[0], head = shape("layers.0.attention.norm_q.weight", 1)[0];
+  if (head != std::accumulate(usual.axes_dims.begin(), usual.axes_dims.end(), int64_t{0})) {
     throw Error(ErrorCode::kUnsupported, checkpoint.path().string(),
                 "heads of {} need a transformer/config.json in the folder given by --base", head);
   }
-  config.heads = config.dim / head;
-  return config;
+  // Shapes are no more to be trusted than a config, and held to the same rules.
+  return parse_transformer_config(
+      {{"dim", dim},
+       {"n_heads", dim / head},
+       {"in_channels", embedder[1] / (usual.patch_size * usual.patch_size)},
+       {"cap_feat_dim", shape("cap_embedder.0.weight", 1)[0]},
+       {"n_layers", count("layers")},
+       {"n_refiner_layers", count("noise_refiner")}},
+      checkpoint.path().string());
 }
 
 LoraTargets lora_targets(const Graph& transformer) {

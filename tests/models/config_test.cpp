@@ -1,0 +1,255 @@
+// Configs of every part: those that are found in the wild load, and nothing in one is passed over:
+// a field is used, refused by name, or known to change nothing.
+#include "halftone/models/zimage/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "halftone/diffusion/flow_match_euler.h"
+#include "halftone/models/autoencoder_kl/autoencoder.h"
+#include "halftone/models/qwen3/text_encoder.h"
+#include "halftone/models/zimage/transformer.h"
+#include "tests/support/errors.h"
+
+namespace halftone {
+namespace {
+
+using nlohmann::json;
+using test::error_of;
+using testing::HasSubstr;
+
+// As they lie on the Hub: Z-Image-Turbo's transformer and scheduler, Qwen3-4B, FLUX's VAE.
+const json kTransformer = json::parse(R"({
+  "_class_name": "ZImageTransformer2DModel", "_diffusers_version": "0.36.0.dev0",
+  "all_f_patch_size": [1], "all_patch_size": [2], "axes_dims": [32, 48, 48],
+  "axes_lens": [1536, 512, 512], "cap_feat_dim": 2560, "dim": 3840, "in_channels": 16,
+  "n_heads": 30, "n_kv_heads": 30, "n_layers": 30, "n_refiner_layers": 2, "norm_eps": 1e-05,
+  "qk_norm": true, "rope_theta": 256.0, "siglip_feat_dim": null, "t_scale": 1000.0})");
+const json kTextEncoder = json::parse(R"({
+  "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu",
+  "hidden_size": 2560, "initializer_range": 0.02, "intermediate_size": 9728,
+  "max_position_embeddings": 40960, "max_window_layers": 36, "model_type": "qwen3",
+  "num_attention_heads": 32, "num_hidden_layers": 36, "num_key_value_heads": 8,
+  "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
+  "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.51.0",
+  "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})");
+const json kVae = json::parse(R"({
+  "_class_name": "AutoencoderKL", "_diffusers_version": "0.30.0.dev0",
+  "_name_or_path": "../checkpoints/flux-dev", "act_fn": "silu",
+  "block_out_channels": [128, 256, 512, 512], "down_block_types": ["DownEncoderBlock2D",
+  "DownEncoderBlock2D", "DownEncoderBlock2D", "DownEncoderBlock2D"], "force_upcast": true,
+  "in_channels": 3, "latent_channels": 16, "latents_mean": null, "latents_std": null,
+  "layers_per_block": 2, "mid_block_add_attention": true, "norm_num_groups": 32,
+  "out_channels": 3, "sample_size": 1024, "scaling_factor": 0.3611, "shift_factor": 0.1159,
+  "up_block_types": ["UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D",
+  "UpDecoderBlock2D"], "use_post_quant_conv": false, "use_quant_conv": false})");
+const json kScheduler = json::parse(R"({
+  "_class_name": "FlowMatchEulerDiscreteScheduler", "_diffusers_version": "0.36.0.dev0",
+  "num_train_timesteps": 1000, "use_dynamic_shifting": false, "shift": 3.0})");
+// With every field that this version of diffusers writes.
+const json kFullScheduler = json::parse(R"({
+  "_class_name": "FlowMatchEulerDiscreteScheduler", "base_image_seq_len": 256, "base_shift": 0.5,
+  "invert_sigmas": false, "max_image_seq_len": 4096, "max_shift": 1.15,
+  "num_train_timesteps": 1000, "shift": 3.0, "shift_terminal": null,
+  "stochastic_sampling": false, "time_shift_type": "exponential", "use_beta_sigmas": false,
+  "use_dynamic_shifting": true, "use_exponential_sigmas": false, "use_karras_sigmas": false})");
+
+// A part: a config that loads, and what is done with one as long as no weight is needed.
+struct Part {
+  const char* name;
+  json config;
+  std::function<void(const json&)> use;
+};
+
+const std::string kFile = "config.json";
+void use_transformer(const json& config) {
+  zimage::TransformerConfig c = zimage::parse_transformer_config(config, kFile);
+  c.layers = std::min<int64_t>(c.layers, 1);  // the others are the same again
+  c.refiner_layers = std::min<int64_t>(c.refiner_layers, 1);
+  const int64_t p = c.patch_size;
+  zimage::build_transformer(c, {1, p, p, zimage::kSequenceMultiple}, {});
+}
+void use_text_encoder(const json& config) {
+  qwen3::Config c = qwen3::parse_config(config, kFile);
+  c.layers = std::min<int64_t>(c.layers, 2);
+  qwen3::build_text_encoder(c, 1, 1, {});
+  const std::vector<int32_t> ids = {0};
+  for (const auto& [name, tensor] : qwen3::text_inputs(c, 1, {&ids, 1})) {
+    if (tensor.dtype() != DType::kF32) continue;
+    for (const float v : tensor.as<float>()) ASSERT_TRUE(std::isfinite(v)) << name;
+  }
+}
+void use_vae(const json& config) {
+  const auto c = autoencoder_kl::parse_config(config, kFile);
+  EXPECT_TRUE(std::isnormal(c.scaling_factor) && std::isnormal(1 / c.scaling_factor));
+  autoencoder_kl::build_decoder(c, 1, 1, 1, {});
+  autoencoder_kl::build_encoder(c, 1, c.scale(), c.scale(), {});
+}
+void use_scheduler(const json& config) {
+  const auto c = parse_flow_match_config(config, kFile);
+  for (const int steps : {2, 50}) {
+    for (const float sigma : flow_match_sigmas(c, steps, 4096)) {
+      ASSERT_TRUE(sigma >= 0 && sigma <= 1) << config;
+    }
+  }
+}
+std::vector<Part> parts() {
+  return {{"transformer", kTransformer, use_transformer},
+          {"text encoder", kTextEncoder, use_text_encoder},
+          {"VAE", kVae, use_vae},
+          {"scheduler", kScheduler, use_scheduler},
+          {"full scheduler", kFullScheduler, use_scheduler}};
+}
+
+TEST(Configs, ThoseOnTheHubLoad) {
+  for (const Part& part : parts()) {
+    EXPECT_EQ(error_of([&] { part.use(part.config); }), "(no error)") << part.name;
+  }
+  const auto transformer = zimage::parse_transformer_config(kTransformer, kFile);
+  EXPECT_EQ(transformer.axes_lens[0], 1536);
+  const auto text = qwen3::parse_config(kTextEncoder, kFile);
+  EXPECT_EQ(text.hidden_size, 2560);
+  EXPECT_EQ(text.rope_theta, 1e6);
+  // As transformers 5 writes it.
+  json newer = kTextEncoder;
+  newer.erase("rope_theta");
+  newer.erase("rope_scaling");
+  newer.erase("torch_dtype");
+  newer.update({{"rope_parameters", {{"rope_theta", 5e5}, {"rope_type", "default"}}},
+                {"layer_types", std::vector<std::string>(36, "full_attention")},
+                {"dtype", "bfloat16"},
+                {"pad_token_id", nullptr}});
+  EXPECT_EQ(qwen3::parse_config(newer, kFile).rope_theta, 5e5);
+  const auto vae = autoencoder_kl::parse_config(kVae, kFile);
+  EXPECT_EQ(vae.scale(), 8);
+  EXPECT_FLOAT_EQ(vae.scaling_factor, 0.3611f);
+  EXPECT_EQ(parse_flow_match_config(kScheduler, kFile).shift, 3);
+}
+
+// Each field at each extreme: it works, or the Error names it.
+TEST(Configs, EveryFieldAtItsExtremes) {
+  const char* extremes[] = {"0",
+                            "-1",
+                            "1",
+                            "3",
+                            "1e-300",
+                            "-1e-300",
+                            "1e300",
+                            "-1e300",
+                            "1e-46",
+                            "1e38",
+                            "1e39",
+                            "2.5",
+                            "2147483648",
+                            "9223372036854775807",
+                            "-9223372036854775808",
+                            "18446744073709551615",
+                            "true",
+                            "false",
+                            R"("")",
+                            R"("text")",
+                            "{}",
+                            "[]",
+                            "[0]",
+                            "[-1]",
+                            "[1e300]",
+                            "[1,1,1]",
+                            "[9223372036854775807]",
+                            R"({"a":1})",
+                            R"(["text"])"};
+  int refused = 0, worked = 0;
+  for (const Part& part : parts()) {
+    for (const auto& [field, usual] : part.config.items()) {
+      std::vector<json> values;
+      for (const char* text : extremes) values.push_back(json::parse(text));
+      values.push_back(std::vector<int>(64, 32));
+      values.push_back(std::vector<int>(100000, 1));
+      values.push_back(std::string(100000, 'x'));
+      for (const json& value : values) {
+        json config = part.config;
+        config[field] = value;
+        const std::string error = error_of([&] { part.use(config); });
+        const bool fine = error == "(no error)";
+        // Where shifts are in range and do not go together, the sigmas tell.
+        const bool told =
+            error.find("'" + field) != std::string::npos ||
+            (error.starts_with("scheduler: ") && error.find(field) != std::string::npos);
+        EXPECT_TRUE(fine || told) << part.name << " " << field << ": " << error;
+        EXPECT_LT(error.size(), 300u) << field;
+        (fine ? worked : refused)++;
+      }
+    }
+  }
+  EXPECT_GT(refused, 1200);
+  EXPECT_GT(worked, 300);
+}
+
+// Fields that nobody knows may change results; notes of the writer and nulls do not.
+TEST(Configs, FieldsThatAreNotKnownAreRefused) {
+  for (const Part& part : parts()) {
+    const auto error = [&](const char* field, const json& value) {
+      json config = part.config;
+      config[field] = value;
+      return error_of([&] { part.use(config); });
+    };
+    EXPECT_EQ(error("new_trick", 3),
+              "config.json: 'new_trick' is not known, and may change results: 3");
+    EXPECT_EQ(error("new_trick", nullptr), "(no error)");
+    EXPECT_EQ(error("_note", "by a tool"), "(no error)");
+  }
+}
+
+TEST(Configs, WhatIsNotSupportedIsNamed) {
+  const std::vector<Part> all = parts();
+  struct Case {
+    size_t part;
+    json change;
+    std::string error;
+  };
+  const std::vector<Case> cases = {
+      {0, {{"_class_name", "OtherTransformer"}}, "'_class_name' is \"OtherTransformer\", and only"},
+      {0, {{"siglip_feat_dim", 1152}}, "'siglip_feat_dim' is 1152, which is not supported"},
+      {0, {{"all_patch_size", {1, 2}}}, "'all_patch_size' is not a list of one"},
+      {1, {{"hidden_act", "gelu"}}, "'hidden_act' is \"gelu\", and only \"silu\" is supported"},
+      {1, {{"num_key_value_heads", 5}}, "'num_key_value_heads' does not divide"},
+      {1, {{"num_attention_heads", nullptr}}, "'num_attention_heads' is missing"},
+      {1, {{"rope_theta", nullptr}}, "'rope_theta' is missing"},
+      {1, {{"model_type", "qwen2"}}, "'model_type' is \"qwen2\""},
+      {1, {{"layer_types", {"full_attention", "sliding_attention"}}}, "'layer_types' holds"},
+      {1, {{"rope_scaling", {{"rope_type", "yarn"}}}}, "'rope_scaling.rope_type' is \"yarn\""},
+      {1, {{"rope_scaling", {{"factor", 4.0}}}}, "'rope_scaling.factor' is not known"},
+      {1, {{"rope_parameters", {{"rope_theta", 1e300}}}}, "'rope_parameters.rope_theta' 1e+300"},
+      {2, {{"in_channels", 4}}, "'in_channels' is 4, and only 3 is supported"},
+      {2, {{"out_channels", 1}}, "'out_channels' is 1, and only 3 is supported"},
+      {2, {{"block_out_channels", {30}}}, "'norm_num_groups' does not divide the channels"},
+      {2, {{"block_out_channels", {32, 32}}}, "'down_block_types' has not as many entries"},
+      {2, {{"latents_mean", {0.1}}}, "'latents_mean' is [0.1], which is not supported"},
+      {3, {{"_class_name", "FlowMatchLCMScheduler"}}, "'_class_name' is \"FlowMatchLCMScheduler\""},
+      {3, {{"num_train_timesteps", 500}}, "'num_train_timesteps' is 500, and only 1000"},
+      {3, {{"use_karras_sigmas", true}}, "'use_karras_sigmas' is true, and only false"},
+      {3, {{"shift", -1}}, "'shift' -1 is not in 0.001 .. 1000"},
+      {3, {{"scale_factors", {1, 2}}}, "'scale_factors' is not known"},
+  };
+  for (const Case& c : cases) {
+    json config = all[c.part].config;
+    config.update(c.change);
+    EXPECT_THAT(error_of([&] { all[c.part].use(config); }), HasSubstr(kFile + ": " + c.error));
+  }
+}
+
+TEST(FlowMatch, ShiftsThatGiveNoSigmasAreRefused) {
+  json config = kFullScheduler;
+  config["max_shift"] = 100;
+  config["max_image_seq_len"] = 257;  // a slope of 99 per token
+  const auto schedule = parse_flow_match_config(config, kFile);
+  EXPECT_THAT(error_of([&] { flow_match_sigmas(schedule, 8, 4096); }),
+              HasSubstr("scheduler: has no sigmas from 1 to 0 for 8 steps and 4096 image tokens"));
+  EXPECT_EQ(error_of([&] { flow_match_sigmas(schedule, 8, 256); }), "(no error)");
+}
+
+}  // namespace
+}  // namespace halftone
