@@ -24,7 +24,7 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-void check_all_finite(const Tensor& x, const char* what, const char* problem) {
+void check_finite(const Tensor& x, const char* what, const std::string& problem) {
   for (const float v : x.as<float>()) {
     if (!std::isfinite(v)) throw Error(ErrorCode::kInvalidInput, what, "{}", problem);
   }
@@ -52,7 +52,7 @@ void check_noise(const GenerateRequest& request, const Shape& one) {
     throw Error(ErrorCode::kInvalidInput, "noise", "is {} {} instead of F32 {}",
                 name_of(request.noise->dtype()), request.noise->shape(), shape);
   }
-  check_all_finite(*request.noise, "noise", "holds NaN or Inf");
+  check_finite(*request.noise, "noise", "holds NaN or Inf");
 }
 
 // Latents of rows [begin, end) twice over, for the prompt and the negative prompt.
@@ -62,6 +62,14 @@ Tensor repeat(const Tensor& x) {
   std::memcpy(out.mutable_bytes().data(), x.bytes().data(), x.bytes().size());
   std::memcpy(out.mutable_bytes().data() + x.bytes().size(), x.bytes().data(), x.bytes().size());
   return out;
+}
+
+// A result that holds NaN or Inf is none; `what` names it, and `cause` what it came from.
+// What may have spoilt latents.
+std::string suspects(const LoadReport& report) {
+  std::string adapters;
+  for (const LoraReport& lora : report.loras) adapters += " or " + lora.file;
+  return fmt::format("hold NaN or Inf: are the weights{} damaged?", adapters);
 }
 
 }  // namespace
@@ -127,13 +135,14 @@ GenerateSeconds generate(DiffusionModel& model, const FlowMatchConfig& schedule,
                  velocity.as<float>().first(static_cast<size_t>(latents.numel())), sigmas[step],
                  sigmas[step + 1]);
     }
-    check_all_finite(latents, "latents", "hold NaN or Inf: the weights overflow in this precision");
+    check_finite(latents, "latents", suspects(model.load_report()));
     for (int64_t i = begin; i < end; ++i) {
       progress({"decoding", done, total});
       GeneratedPicture picture{static_cast<int>(i), latents.rows(i - begin, i - begin + 1), {}};
       {
         const Stopwatch watch(seconds.decode);
         const Tensor image = model.decode(picture.latents);
+        check_finite(image, "pixels", "hold NaN or Inf: is the VAE damaged?");
         picture.image = image.reshape({image.shape()[1], image.shape()[2], image.shape()[3]});
       }
       finished(picture);

@@ -378,6 +378,29 @@ TEST_F(Pipeline, TheTokenizersOwnTemplateIsApplied) {
   EXPECT_LT(bare.size(), usual.size());
 }
 
+// Weights that are numbers, each of them, and give none.
+TEST_F(Pipeline, APictureThatIsNoneIsAnError) {
+  open("plain");
+  const fs::path file = folder_ / "vae" / "diffusion_pytorch_model.safetensors";
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  {
+    const SafetensorsFile whole(file);
+    for (const TensorEntry& entry : whole.tensors()) {
+      Tensor copy = Tensor::empty(entry.dtype, entry.shape);
+      const auto bytes = whole.tensor(entry).bytes();
+      std::copy(bytes.begin(), bytes.end(), copy.mutable_bytes().begin());
+      if (entry.name == "decoder.conv_out.weight") {
+        for (bf16& v : copy.mutable_as<bf16>()) v = to_bf16(3e38f);
+      }
+      tensors.emplace_back(entry.name, copy);
+    }
+  }
+  write_safetensors(file, tensors);
+  const auto model = load();
+  EXPECT_EQ(error_of([&] { generate(*model, schedule_, request_, kSilent); }),
+            "pixels: hold NaN or Inf: is the VAE damaged?");
+}
+
 TEST(Noise, IsGaussianAndAFunctionOfTheSeed) {
   const Tensor a = seeded_noise({1, 16, 64, 64}, 1), b = seeded_noise({1, 16, 64, 64}, 2);
   double sum = 0, squares = 0;
