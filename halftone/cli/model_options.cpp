@@ -152,15 +152,19 @@ std::vector<std::string> fallbacks_of(const LoadedModel& loaded, const LoadRepor
 
 // "style.safetensors:0.8"; a number after the last colon is the strength.
 LoraChoice parse_lora(const std::string& text) {
+  LoraChoice choice{text, 1.0f};
   const size_t colon = text.rfind(':');
-  if (colon == std::string::npos || path_exists(text)) return {text, 1.0f};
-  const std::string number = text.substr(colon + 1);
-  char* end = nullptr;
-  const float strength = std::strtof(number.c_str(), &end);
-  if (number.empty() || *end != '\0' || !std::isfinite(strength)) {
-    throw Error(ErrorCode::kUsage, "--lora", "'{}' is not FILE or FILE:STRENGTH", printable(text));
+  if (colon != std::string::npos && !path_exists(text)) {
+    const std::string number = text.substr(colon + 1);
+    char* end = nullptr;
+    choice = {text.substr(0, colon), std::strtof(number.c_str(), &end)};
+    if (number.empty() || *end != '\0' || !std::isfinite(choice.strength)) {
+      throw Error(ErrorCode::kUsage, "--lora", "'{}' is not FILE or FILE:STRENGTH",
+                  printable(text));
+    }
   }
-  return {text.substr(0, colon), strength};
+  while (choice.file.size() > 1 && choice.file.ends_with('/')) choice.file.pop_back();  // a folder
+  return choice;
 }
 
 // A folder in diffusers layout, or a file with --base for the rest.
@@ -346,7 +350,7 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
       ->type_name("C")
       ->check(finite_number(0, 1));
   command.add_option("--lora", options.loras, "An adapter to apply; may be given several times")
-      ->type_name("FILE[:STRENGTH]")
+      ->type_name("FILE|DIR[:STRENGTH]")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command

@@ -1,72 +1,73 @@
 #include "halftone/models/lora.h"
 
+#include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "halftone/base/error.h"
+#include "halftone/base/files.h"
 #include "halftone/io/json.h"
 #include "halftone/io/safetensors_file.h"
+#include "halftone/models/lora_keys.h"
+#include "halftone/models/peft_settings.h"
 #include "halftone/numerics/bf16.h"
 
 namespace halftone {
 namespace {
 
-enum class Part { kDown, kUp, kAlpha };
+namespace fs = std::filesystem;
 
-struct Key {
-  std::string path;
-  Part part;
-};
+// What goes beyond this is no adapter, and overflows in what follows.
+constexpr double kLargestValue = 1e12;
 
-// What a key is called after its prefix, and which part it is; nothing for other keys.
-std::optional<Key> split_suffix(std::string_view name) {
-  constexpr std::pair<std::string_view, Part> kSuffixes[] = {
-      {".lora_A.weight", Part::kDown},
-      {".lora_B.weight", Part::kUp},
-      {".lora_A.default.weight", Part::kDown},
-      {".lora_B.default.weight", Part::kUp},
-      {".lora_down.weight", Part::kDown},
-      {".lora_up.weight", Part::kUp},
-      {".lora.down.weight", Part::kDown},
-      {".lora.up.weight", Part::kUp},
-      {".alpha", Part::kAlpha}};
-  for (const auto& [suffix, part] : kSuffixes) {
-    if (name.ends_with(suffix)) {
-      return Key{std::string(name.substr(0, name.size() - suffix.size())), part};
-    }
+constexpr const char* kPeftFile = "adapter_model.safetensors";
+constexpr const char* kPeftConfig = "adapter_config.json";
+constexpr const char* kDiffusersFile = "pytorch_lora_weights.safetensors";
+
+// The file of an adapter that may be given as the folder that PEFT or diffusers saved it in.
+fs::path file_of(const fs::path& path) {
+  if (!is_folder(path)) return path;
+  for (const char* name : {kPeftFile, kDiffusersFile}) {
+    if (path_exists(path / name)) return path / name;
   }
-  return std::nullopt;
+  throw Error(ErrorCode::kNotFound, path.string(), "holds neither {} nor {}", kPeftFile,
+              kDiffusersFile);
 }
 
-// A path as the file has it to the path in the table of targets; empty where there is none. Names
-// with underscores instead of dots cannot be split, only looked up.
-class PathTable {
+// How much each module counts, where its file has no alphas of its own.
+class Settings {
  public:
-  explicit PathTable(const LoraTargets& targets) : targets_(targets) {
-    for (const auto& [path, list] : targets) {
-      std::string flat = path;
-      for (char& c : flat) c = c == '.' ? '_' : c;
-      flat_.emplace(std::move(flat), path);
+  Settings(const fs::path& given, const SafetensorsFile& file, const std::string& where) {
+    const fs::path path = file_of(given), config = path.parent_path() / kPeftConfig;
+    if (path.filename() == kPeftFile && (path != given || path_exists(config))) {
+      settings_ = PeftSettings::parse(read_json_file(config), config.string());
+      prefix_ = "base_model.model.";
+      return;
     }
+    const auto found = file.metadata().find("lora_adapter_metadata");
+    if (found == file.metadata().end()) return;
+    // One object for all components of a pipeline: {"transformer.r": 8, "text_encoder.r": 4}.
+    const nlohmann::json json = parse_json(found->second, where);
+    if (!json.is_object()) {
+      throw Error(ErrorCode::kInvalidInput, where, "lora_adapter_metadata is not an object");
+    }
+    nlohmann::json own = nlohmann::json::object();
+    for (const auto& [key, value] : json.items()) {
+      if (key.starts_with(prefix_)) own[key.substr(prefix_.size())] = value;
+    }
+    if (!own.empty()) settings_ = PeftSettings::parse(own, where, prefix_);
   }
 
-  std::string find(std::string_view path) const {
-    for (const std::string_view prefix : {"lora_unet_", "lora_transformer_", "lycoris_"}) {
-      if (!path.starts_with(prefix)) continue;
-      const auto found = flat_.find(path.substr(prefix.size()));
-      return found == flat_.end() ? "" : found->second;
-    }
-    for (const std::string_view prefix :
-         {"base_model.model.", "transformer.", "model.diffusion_model.", "diffusion_model."}) {
-      if (path.starts_with(prefix)) path.remove_prefix(prefix.size());
-    }
-    return targets_.contains(std::string(path)) ? std::string(path) : "";
+  bool defined() const { return settings_.has_value(); }
+  double scale(std::string_view path, int64_t rank) const {
+    if (!settings_) return 1;  // alpha is the rank
+    if (path.starts_with(prefix_)) path.remove_prefix(prefix_.size());
+    return settings_->scale(std::string(path), rank);
   }
 
  private:
-  const LoraTargets& targets_;
-  std::map<std::string, std::string, std::less<>> flat_;
+  std::optional<PeftSettings> settings_;
+  std::string prefix_ = "transformer.";  // of modules, and of settings in the metadata
 };
 
 Tensor as_float(const Tensor& x) {
@@ -80,44 +81,9 @@ Tensor as_float(const Tensor& x) {
   return out;
 }
 
-// alpha by module where PEFT's settings are in the file's metadata; otherwise alpha is the rank.
-class PeftSettings {
- public:
-  PeftSettings(const Metadata& metadata, const std::string& where) {
-    const auto found = metadata.find("lora_adapter_metadata");
-    if (found == metadata.end()) return;
-    const nlohmann::json json = parse_json(found->second, where);
-    if (!json.is_object()) return;
-    for (const auto& [key, value] : json.items()) {
-      const std::string name = key.substr(key.rfind('.') + 1);
-      if (name == "lora_alpha" && value.is_number()) alpha_ = value.get<double>();
-      if (name == "alpha_pattern" && value.is_object()) patterns_ = value;
-      if (name == "use_rslora" && value == nlohmann::json(true)) root_ = true;
-      if (name == "use_dora" && value == nlohmann::json(true)) {
-        throw Error(ErrorCode::kUnsupported, where, "is a DoRA adapter, which is not supported");
-      }
-    }
-  }
-
-  double scale(const std::string& path, std::optional<double> own_alpha, int64_t rank) const {
-    double alpha = own_alpha.value_or(alpha_.value_or(static_cast<double>(rank)));
-    if (!own_alpha) {
-      for (const auto& [pattern, value] : patterns_.items()) {
-        const bool same = path == pattern || path.ends_with("." + pattern);
-        if (same && value.is_number()) alpha = value.get<double>();
-      }
-    }
-    return alpha / (root_ ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank));
-  }
-
- private:
-  std::optional<double> alpha_;
-  nlohmann::json patterns_ = nlohmann::json::object();
-  bool root_ = false;
-};
-
 struct Found {
-  std::string path, down_key, up_key;
+  std::string path;  // in the table of targets
+  std::string down_key, up_key;
   Tensor down, up;
   std::optional<double> alpha;
 };
@@ -131,65 +97,107 @@ Tensor rows_times(const Tensor& x, int64_t begin, int64_t end, double factor) {
   return out;
 }
 
-bool all_finite(const Tensor& x) {
+// Infinite where a value is no number.
+double largest(const Tensor& x) {
+  double most = 0;
   for (const float v : x.as<float>()) {
-    if (!std::isfinite(v)) return false;
+    most = std::max(most, std::isfinite(v) ? std::abs(double{v}) : HUGE_VAL);
   }
-  return true;
+  return most;
 }
+
+// The tensors of a file by module, each path as the file has it.
+class ModuleReader {
+ public:
+  ModuleReader(const SafetensorsFile& file, const LoraTargets& targets, std::string where)
+      : file_(file), paths_(targets), where_(std::move(where)) {
+    for (const TensorEntry& entry : file.tensors()) read(entry);
+    for (const auto& [name, module] : modules_) {
+      if (module.down.defined() && module.up.defined()) continue;
+      throw Error(ErrorCode::kInvalidInput, where_, "module '{}' has no {}", printable(name),
+                  module.down.defined() ? "lora_B (lora_up)" : "lora_A (lora_down)");
+    }
+  }
+
+  const std::map<std::string, Found>& modules() const { return modules_; }
+  std::vector<std::string>& unmatched() { return unmatched_; }
+
+  [[noreturn]] void fail(const std::string& key, const std::string& reason) const {
+    throw Error(ErrorCode::kInvalidInput, where_, "tensor '{}' {}", printable(key), reason);
+  }
+
+ private:
+  void read(const TensorEntry& entry) {
+    const auto key = split_lora_key(entry.name);
+    if (!key && !is_for_another_component(entry.name)) refuse(entry.name);
+    const std::string known = key ? paths_.find(key->path) : "";
+    if (known.empty()) {
+      unmatched_.push_back(entry.name);
+      return;
+    }
+    if (!is_high_precision(entry.dtype)) fail(entry.name, "is not F32, BF16 or F16");
+    const Tensor values = as_float(file_.tensor(entry));
+    if (!std::isfinite(largest(values))) fail(entry.name, "holds NaN or Inf");
+    Found& module = modules_[key->path];
+    module.path = known;
+    if (key->part == LoraPart::kAlpha) {
+      if (values.numel() != 1) fail(entry.name, "is not one number");
+      module.alpha = values.as<float>()[0];
+      return;
+    }
+    if (values.shape().rank() != 2) fail(entry.name, "is not a matrix");
+    const bool down = key->part == LoraPart::kDown;
+    std::string& name = down ? module.down_key : module.up_key;
+    if (!name.empty()) fail(entry.name, fmt::format("is '{}' a second time", printable(name)));
+    name = entry.name;
+    (down ? module.down : module.up) = values;
+  }
+
+  // To leave such a tensor out would change what the others stand for.
+  [[noreturn]] void refuse(const std::string& name) const {
+    const std::string_view kind = other_adapter_kind(name);
+    throw Error(ErrorCode::kUnsupported, where_, "tensor '{}' is {}, which is not supported",
+                printable(name),
+                kind.empty() ? "no part of a low-rank adapter"
+                             : fmt::format("part of an adapter of another kind: {}", kind));
+  }
+
+  const SafetensorsFile& file_;
+  const LoraPaths paths_;
+  const std::string where_;
+  std::map<std::string, Found> modules_;
+  std::vector<std::string> unmatched_;
+};
 
 }  // namespace
 
 LoraAdapter LoraAdapter::load(const std::filesystem::path& path, const LoraTargets& targets) {
-  const SafetensorsFile file(path);
-  const std::string where = path.string();
-  const PathTable table(targets);
-  const PeftSettings settings(file.metadata(), where);
-  const auto fail = [&](const std::string& key, const std::string& reason) {
-    throw Error(ErrorCode::kInvalidInput, where, "tensor '{}' {}", printable(key), reason);
-  };
+  const fs::path file_path = file_of(path);
+  const SafetensorsFile file(file_path);
+  const std::string where = file_path.string();
+  const Settings settings(path, file, where);
+  ModuleReader reader(file, targets, where);
   LoraAdapter adapter;
   adapter.report_.file = where;
-  std::map<std::string, Found> found;  // by the path as the file has it
-  for (const TensorEntry& entry : file.tensors()) {
-    const auto key = split_suffix(entry.name);
-    const std::string known = key ? table.find(key->path) : "";
-    if (known.empty()) {
-      adapter.report_.unmatched.push_back(entry.name);
-      continue;
-    }
-    if (!is_high_precision(entry.dtype)) fail(entry.name, "is not F32, BF16 or F16");
-    const Tensor values = as_float(file.tensor(entry));
-    if (!all_finite(values)) fail(entry.name, "holds NaN or Inf");
-    Found& module = found[key->path];
-    module.path = known;
-    if (key->part == Part::kAlpha) {
-      if (values.numel() != 1) fail(entry.name, "is not one number");
-      module.alpha = values.as<float>()[0];
-      continue;
-    }
-    if (values.shape().rank() != 2) fail(entry.name, "is not a matrix");
-    (key->part == Part::kDown ? module.down : module.up) = values;
-    (key->part == Part::kDown ? module.down_key : module.up_key) = entry.name;
-  }
-  for (const auto& [name, module] : found) {
-    if (!module.down.defined() || !module.up.defined()) {
-      const bool up = module.down.defined();
-      throw Error(ErrorCode::kInvalidInput, where, "module '{}' has no {}", printable(name),
-                  up ? "lora_B (lora_up)" : "lora_A (lora_down)");
-    }
+  adapter.report_.unmatched = std::move(reader.unmatched());
+  for (const auto& [name, module] : reader.modules()) {
     const int64_t rank = module.down.shape()[0];
-    const double scale = settings.scale(module.path, module.alpha, rank);
-    adapter.rank_ = std::max(adapter.rank_, rank);
+    if (rank < 1) reader.fail(module.down_key, "is of rank 0");
+    if (module.alpha && settings.defined()) {
+      throw Error(ErrorCode::kInvalidInput, where,
+                  "module '{}' has an alpha, and PEFT's settings have another", printable(name));
+    }
+    const double scale =
+        module.alpha ? *module.alpha / static_cast<double>(rank) : settings.scale(name, rank);
     for (const LoraTarget& target : targets.at(module.path)) {
       const int64_t out = target.shape[0];
-      if (module.down.shape() != Shape{rank, target.shape[1]} || rank < 1) {
-        fail(module.down_key,
-             fmt::format("is {} instead of [rank, {}]", module.down.shape(), target.shape[1]));
+      if (module.down.shape() != Shape{rank, target.shape[1]}) {
+        reader.fail(module.down_key, fmt::format("is {} instead of [rank, {}]", module.down.shape(),
+                                                 target.shape[1]));
       }
       if (module.up.shape() != Shape{out * target.parts, rank}) {
-        fail(module.up_key, fmt::format("is {} instead of {}", module.up.shape(),
-                                        Shape{out * target.parts, rank}));
+        reader.fail(module.up_key, fmt::format("is {} instead of {}", module.up.shape(),
+                                               Shape{out * target.parts, rank}));
       }
       // Some files hold q, k and v twice, apart and as one: the first one counts.
       if (adapter.modules_.contains(target.weight)) {
@@ -197,9 +205,8 @@ LoraAdapter LoraAdapter::load(const std::filesystem::path& path, const LoraTarge
             fmt::format("{} (a second time for {})", module.up_key, target.weight));
         continue;
       }
-      adapter.modules_.emplace(target.weight,
-                               Module{module.down, rows_times(module.up, out * target.part,
-                                                              out * (target.part + 1), scale)});
+      const Tensor up = rows_times(module.up, out * target.part, out * (target.part + 1), scale);
+      adapter.add(name, target.weight, {module.down, up});
     }
   }
   if (adapter.modules_.empty()) {
@@ -210,6 +217,27 @@ LoraAdapter LoraAdapter::load(const std::filesystem::path& path, const LoraTarge
   }
   adapter.report_.matched = static_cast<int>(adapter.modules_.size());
   return adapter;
+}
+
+void LoraAdapter::add(const std::string& name, const std::string& weight, Module module) {
+  const int64_t rank = module.down.shape()[0];
+  const double down = largest(module.down), up = largest(module.up);
+  // Each of the three is computed on the way.
+  for (const double value : {down, up, down * up * static_cast<double>(rank)}) {
+    if (value <= largest_value_) continue;
+    largest_value_ = value;
+    largest_module_ = name;
+  }
+  rank_ = std::max(rank_, rank);
+  modules_.emplace(weight, std::move(module));
+}
+
+void LoraAdapter::check_strength(float strength) const {
+  if (std::max(1.0, std::abs(double{strength})) * largest_value_ <= kLargestValue) return;
+  throw Error(ErrorCode::kInvalidInput, report_.file,
+              "module '{}' has values of up to {:.3g}, which at strength {} is beyond {:g}: is the "
+              "adapter damaged, or the strength a mistake?",
+              printable(largest_module_), largest_value_, strength, kLargestValue);
 }
 
 LoraStack::LoraStack(std::vector<LoraAdapter> adapters) : adapters_(std::move(adapters)) {
@@ -248,6 +276,11 @@ Weights LoraStack::weights() const {
     weights.emplace(lora_up_name(weight), up);
   }
   return weights;
+}
+
+void LoraStack::check_strengths(std::span<const float> per_adapter) const {
+  HT_ASSERT(per_adapter.size() == adapters_.size());
+  for (size_t i = 0; i < adapters_.size(); ++i) adapters_[i].check_strength(per_adapter[i]);
 }
 
 Tensor LoraStack::strengths(int64_t batch, std::span<const float> per_adapter) const {

@@ -2,6 +2,7 @@
 //   transformer.PATH.lora_A.weight, .lora_B.weight          diffusers and PEFT
 //   lora_unet_PATH_WITH_UNDERSCORES.lora_down.weight, .lora_up.weight, .alpha      kohya
 //   diffusion_model.PATH with the suffixes of either        ComfyUI
+// and in the folders that PEFT saves, with their adapter_config.json.
 #pragma once
 
 #include <filesystem>
@@ -33,17 +34,26 @@ class LoraAdapter {
     Tensor up;    // F32 [out, rank], times alpha / rank
   };
 
-  // A file in which no key matches, a module without its other half or of another shape, NaN and
-  // kinds of adapters that are not low-rank products are Errors.
-  static LoraAdapter load(const std::filesystem::path& file, const LoraTargets& targets);
+  // From a file, or from a folder that PEFT or diffusers saved. A file in which no key matches, a
+  // module without its other half or of another shape, NaN and kinds of adapters that are not
+  // low-rank products are Errors.
+  static LoraAdapter load(const std::filesystem::path& path, const LoraTargets& targets);
+
+  // An Error where the adapter at this strength is beyond what can be computed with.
+  void check_strength(float strength) const;
 
   const std::map<std::string, Module>& modules() const { return modules_; }  // by weight
   int64_t rank() const { return rank_; }                                     // the largest
   const LoraReport& report() const { return report_; }
 
  private:
+  void add(const std::string& name, const std::string& weight, Module module);
+
   std::map<std::string, Module> modules_;
   int64_t rank_ = 0;
+  // A bound on its factors and their product, before any strength, and the module that it is of.
+  double largest_value_ = 0;
+  std::string largest_module_;
   LoraReport report_;
 };
 
@@ -55,6 +65,7 @@ class LoraStack {
   bool empty() const { return adapters_.empty(); }
   const LoraSites& sites() const { return sites_; }
   Weights weights() const;
+  void check_strengths(std::span<const float> per_adapter) const;
   // The graph's input: a strength per adapter, the same for every row of the batch.
   Tensor strengths(int64_t batch, std::span<const float> per_adapter) const;
   size_t size() const { return adapters_.size(); }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Fixture of low-rank adapters on a tiny Z-Image transformer, in each way of naming them: what
-diffusers and PEFT compute with each alone and with all at once. The C++ test writes the same files.
+"""Fixtures of low-rank adapters on a tiny Z-Image transformer. lora: each way of naming them, what
+diffusers and PEFT compute with each alone and with all at once. lora_peft: settings of PEFT, in a folder
+that PEFT saved and in the metadata of diffusers' file. The C++ test writes the same files.
 
     VENV/bin/pip install torch diffusers transformers peft safetensors
     VENV/bin/python tools/golden/zimage_lora.py tests/data/zimage
@@ -15,6 +16,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
 
 import torch
 from diffusers import ZImagePipeline, ZImageTransformer2DModel
+from peft import PeftModel
 from safetensors.torch import save_file
 
 from procedural import fill, uniform, weight
@@ -33,6 +35,22 @@ FILES = {
     "comfy": dict(prefix="diffusion_model.", separator=".", suffixes=("lora_down.weight", "lora_up.weight"), rank=5,
                   alpha=5.0, modules={"layers.1.attention.qkv": (3 * DIM, DIM), "layers.1.attention.out": (DIM, DIM),
                                       "layers.0.feed_forward.w3": (HIDDEN, DIM)}),
+}
+# Settings of PEFT: patterns are regular expressions on the ends of names, and give ranks and alphas of
+# their own. Modules: (out, in, rank).
+PEFT = {
+    "folder": dict(prefix="base_model.model.", config=dict(
+        peft_type="LORA", r=4, lora_alpha=6, use_rslora=True, bias="none", target_modules=["to_q", "to_k", "w1", "w2"],
+        rank_pattern={r"layers\.\d+\.feed_forward\.w[12]": 3},
+        alpha_pattern={"to_q": 2, r"^layers\.0\..*to_k": 9.5, r"layers\.(0|1)\.feed_forward\.w1": 5, r"^to_k": 77}),
+        modules={"layers.0.attention.to_q": (DIM, DIM, 4), "layers.0.attention.to_k": (DIM, DIM, 4),
+                 "layers.1.attention.to_k": (DIM, DIM, 4), "layers.1.feed_forward.w1": (HIDDEN, DIM, 3),
+                 "layers.0.feed_forward.w2": (DIM, HIDDEN, 3)}),
+    "metadata": dict(prefix="transformer.", config=dict(
+        r=2, lora_alpha=3, target_modules=r".*\.attention\.to_[qv]", rank_pattern={"layers.1.attention.to_q": 5},
+        alpha_pattern={r"(noise|context)_refiner\.0\..*": 1.25}),
+        modules={"layers.1.attention.to_q": (DIM, DIM, 5), "layers.1.attention.to_v": (DIM, DIM, 2),
+                 "noise_refiner.0.attention.to_q": (DIM, DIM, 2)}),
 }
 TOGETHER = {"peft": 0.7, "kohya": -0.4, "comfy": 1.3}
 
@@ -54,6 +72,21 @@ def write(folder, name, f):
     path = folder / f"{name}.safetensors"
     save_file(tensors, path, metadata)
     return path
+
+
+def write_peft(folder, name, f):
+    tensors = {}
+    for module, (out, inner, rank) in f["modules"].items():
+        for suffix, shape in (("lora_A.weight", (rank, inner)), ("lora_B.weight", (out, rank))):
+            key = f"{f['prefix']}{module}.{suffix}"
+            tensors[key] = torch.from_numpy(weight(key, shape))
+    if name == "folder":
+        save_file(tensors, folder / "adapter_model.safetensors", {"format": "pt"})
+        (folder / "adapter_config.json").write_text(json.dumps(f["config"]))
+        return folder
+    metadata = json.dumps({f["prefix"] + key: value for key, value in f["config"].items()})
+    save_file(tensors, folder / f"{name}.safetensors", {"format": "pt", "lora_adapter_metadata": metadata})
+    return folder / f"{name}.safetensors"
 
 
 def split_fused(state):
@@ -95,5 +128,18 @@ if __name__ == "__main__":
         print(name, ((results[name] - results["none"]).norm() / results["none"].norm()).item())
     model.set_adapters(list(TOGETHER), list(TOGETHER.values()))
     results["together"] = sample()
+    model.unload_lora()
+    peft_results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_peft(Path(folder), "metadata", PEFT["metadata"])
+        state, metadata = ZImagePipeline.lora_state_dict(str(path), return_lora_metadata=True)
+        model.load_lora_adapter(state, adapter_name="metadata", prefix="transformer", metadata=metadata)
+        peft_results["metadata"] = sample()
+        model.unload_lora()
+        PeftModel.from_pretrained(model, write_peft(Path(folder), "folder", PEFT["folder"]))
+        peft_results["folder"] = sample()  # PEFT puts its layers into the model itself
+    for name, result in peft_results.items():
+        print(name, ((result - results["none"]).norm() / results["none"].norm()).item())
+    save_file(peft_results, Path(sys.argv[1]) / "lora_peft.safetensors", {"case": json.dumps(PEFT)})
     description = dict(files=FILES, together=TOGETHER)
     save_file(results, Path(sys.argv[1]) / "lora.safetensors", {"case": json.dumps(description)})

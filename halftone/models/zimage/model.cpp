@@ -154,7 +154,7 @@ class Model final : public DiffusionModel {
   }
 
   void set_lora_strengths(std::span<const float> strengths) override {
-    HT_ASSERT(strengths.size() == loras_.size());
+    loras_.check_strengths(strengths);
     strengths_.assign(strengths.begin(), strengths.end());
   }
 
@@ -379,6 +379,7 @@ class Model final : public DiffusionModel {
       report_.loras.push_back(adapters.back().report());
     }
     loras_ = LoraStack(std::move(adapters));
+    loras_.check_strengths(strengths_);
   }
 
   Component load_vae() const {
