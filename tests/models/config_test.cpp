@@ -1,7 +1,5 @@
 // Configs of every part: those that are found in the wild load, and nothing in one is passed over:
 // a field is used, refused by name, or known to change nothing.
-#include "halftone/models/zimage/config.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,10 +7,13 @@
 #include <nlohmann/json.hpp>
 
 #include "halftone/diffusion/flow_match_euler.h"
+#include "halftone/io/safetensors_writer.h"
 #include "halftone/models/autoencoder_kl/autoencoder.h"
 #include "halftone/models/qwen3/text_encoder.h"
+#include "halftone/models/zimage/names.h"
 #include "halftone/models/zimage/transformer.h"
 #include "tests/support/errors.h"
+#include "tests/support/temp_dir.h"
 
 namespace halftone {
 namespace {
@@ -239,6 +240,25 @@ TEST(Configs, WhatIsNotSupportedIsNamed) {
     config.update(c.change);
     EXPECT_THAT(error_of([&] { all[c.part].use(config); }), HasSubstr(kFile + ": " + c.error));
   }
+}
+
+// A file that comes without a config is held to the same rules, by the shapes of its tensors.
+TEST(Configs, ShapesThatStandForAConfigAreChecked) {
+  const test::TempDir dir;
+  const auto error = [&](const Shape& embedder, int64_t head) {
+    const auto zeros = [](const Shape& shape) { return Tensor::zeros(DType::kBF16, shape); };
+    write_safetensors(dir / "t.safetensors", {{"all_x_embedder.2-1.weight", zeros(embedder)},
+                                              {"cap_embedder.0.weight", zeros({32})},
+                                              {"layers.0.attention.norm_q.weight", zeros({head})}});
+    const Checkpoint file = Checkpoint::open(dir / "t.safetensors");
+    return error_of([&] { zimage::infer_transformer_config(file, zimage::names_in(file)); });
+  };
+  EXPECT_EQ(error({384, 64}, 128), "(no error)");
+  EXPECT_THAT(error({0, 64}, 128), HasSubstr("t.safetensors: 'dim' 0 is not in 1 .. 65536"));
+  EXPECT_THAT(error({384, 3}, 128), HasSubstr("'in_channels' 0 is not in 1 .. 1024"));
+  EXPECT_THAT(error({400, 64}, 128), HasSubstr("'n_heads' does not divide 'dim'"));
+  EXPECT_THAT(error({120, 64}, 128), HasSubstr("'n_heads' 0 is not in"));
+  EXPECT_THAT(error({384, 64}, 0), HasSubstr("heads of 0 need a transformer/config.json"));
 }
 
 TEST(FlowMatch, ShiftsThatGiveNoSigmasAreRefused) {
