@@ -152,7 +152,8 @@ void add_compare(CLI::App& app, const Context& context) {
       "page and the same as\nJSON beside it. Example:\n"
       "  halftone compare --precision fp8,nvfp4 --prompts prompts.txt -o report.html");
   auto o = std::make_shared<Options>();
-  command->add_option("prompt", o->prompts, "Prompts (default: eight of our own)")
+  command
+      ->add_option("prompt", o->prompts, "Prompts (default: our own that calibration does not use)")
       ->type_name("TEXT...");
   command->add_option("--prompts", o->file, "Read prompts from this file, one per line")
       ->type_name("FILE");

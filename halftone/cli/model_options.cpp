@@ -13,6 +13,7 @@
 #include "halftone/base/text.h"
 #include "halftone/base/threads.h"
 #include "halftone/cli/flags.h"
+#include "halftone/cli/prompt_sets.h"
 #include "halftone/io/json.h"
 #include "halftone/io/stored_weights.h"
 #include "halftone/io/config_reader.h"
@@ -235,16 +236,7 @@ std::string format_names(const std::map<std::string, int>& formats) {
   return out;
 }
 
-std::vector<std::string> usual_prompts() {
-  return {"a red apple on a blue background",
-          "a cat next to a pizza",
-          "a lighthouse at dusk",
-          "a smiling face with sunglasses",
-          "a bicycle",
-          "two trees and a house",
-          "a rocket on a dark background",
-          "a bowl of soup next to a loaf of bread"};
-}
+std::vector<std::string> usual_prompts() { return usual_prompt_sets().certificate; }
 
 void add_device_fallbacks(LoadedModel& loaded, bool strict) {
   if (loaded.context == nullptr) return;
@@ -401,11 +393,13 @@ std::vector<std::string> gather_prompts(std::vector<std::string> prompts, const 
   if (file.empty()) return prompts;
   std::ifstream in(file);
   if (!in) throw Error(ErrorCode::kNotFound, file, "no such file");
-  for (std::string line; std::getline(in, line);) {
+  int number = 1;
+  for (std::string line; std::getline(in, line); ++number) {
     if (line.ends_with('\r')) line.pop_back();  // written on Windows
     if (line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);
     if (!is_valid_utf8(line)) {
-      throw Error(ErrorCode::kInvalidInput, file, "'{}' is not UTF-8", printable(line));
+      throw Error(ErrorCode::kInvalidInput, file, "line {} is not UTF-8: '{}'", number,
+                  printable(line));
     }
     if (!line.empty()) prompts.push_back(line);
   }

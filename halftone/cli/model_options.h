@@ -72,7 +72,7 @@ void add_device_fallbacks(LoadedModel& loaded, bool strict);
 void check_memory(const LoadedModel& loaded, const ModelMemory& planned,
                   const std::string& max_memory);
 
-// Where none are given: things, places and people, one and several.
+// Where none are given: those that calibration does not see (prompt_sets.h).
 std::vector<std::string> usual_prompts();
 // "nvfp4", or "fp8 and nvfp4": of a load report.
 std::string format_names(const std::map<std::string, int>& formats);

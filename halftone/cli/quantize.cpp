@@ -169,8 +169,8 @@ void add_quantize_model(CLI::App& command, QuantizeModelOptions& o) {
             o.calibrate = true;
             o.prompts = file;
           },
-          "Run these prompts, one per line (without a file: eight of our own), and use what was "
-          "seen")
+          "Run these prompts, one per line (without a file: our own), and use what was seen; some "
+          "are kept for the search and the certificate")
       ->type_name("[PROMPTS.txt]")
       ->expected(0, 1)
       ->default_str("")
@@ -184,7 +184,7 @@ void add_quantize_model(CLI::App& command, QuantizeModelOptions& o) {
       .add_option(
           "--budget", o.budget,
           "Choose a format for each linear: cosine=C is the least mean cosine of "
-          "predictions, bytes=SIZE the most bytes of weights, auto 0.9993, or 0.9905 for nvfp4")
+          "predictions, bytes=SIZE the most bytes of weights, auto 0.9991, or 0.9905 for nvfp4")
       ->type_name("B")
       ->group(group);
   command.add_option("--minimize", o.minimize, "What --budget spends little of")
@@ -223,6 +223,11 @@ void add_quantize_model(CLI::App& command, QuantizeModelOptions& o) {
       ->capture_default_str()
       ->type_name("D")
       ->check(device_name())
+      ->group(group);
+  command
+      .add_flag("--strict", o.model.strict,
+                "Fail with exit code 3, and write nothing, where the budget is missed or anything "
+                "would be done otherwise than asked for")
       ->group(group);
 }
 

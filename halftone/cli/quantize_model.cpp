@@ -1,9 +1,12 @@
 #include "halftone/cli/quantize_model.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
@@ -12,6 +15,7 @@
 #include "halftone/base/threads.h"
 #include "halftone/cli/flags.h"
 #include "halftone/cli/progress_bar.h"
+#include "halftone/cli/prompt_sets.h"
 #include "halftone/cli/quantize_report.h"
 #include "halftone/io/dialect_writer.h"
 #include "halftone/io/model_hash.h"
@@ -32,12 +36,14 @@ using nlohmann::ordered_json;
 constexpr const char* kPart = "transformer";        // of a folder in diffusers layout
 constexpr const char* kRecipeName = "recipe.toml";  // in every folder that is written here
 
+// Somewhat above 0.99 and 0.999, so that other prompts than the certificate's are above it, too.
+constexpr double kAutoCosine4 = 0.9905, kAutoCosine8 = 0.9991;
+
 // "cosine=0.998", "bytes=12M" or "auto": what a format can be expected to hold.
 Budget parse_budget(const std::string& text, const Format& smallest) {
   Budget budget;
   if (text == "auto") {
-    // Somewhat above 0.99 and 0.999: against bf16, its own rounding costs about 0.0002.
-    budget.cosine = smallest.element_bits() == 4 ? 0.9905 : 0.9993;
+    budget.cosine = smallest.element_bits() == 4 ? kAutoCosine4 : kAutoCosine8;
     return budget;
   }
   const size_t equals = text.find('=');
@@ -97,9 +103,14 @@ class ModelQuantizer {
     read_recipe_file();
     check();
     load_original();
+    choose_prompts();
+    choose_rounding();
+    check_selects(base_recipe());
+    original_.model->set_recipe(std::nullopt);
     if (calibrates_) run_calibration();
     choose();
     if (calibrates_ && options_.certify > 0) certify();
+    hold_to_budget();
     write();
     result_.model = original_.path;
     result_.output = options_.output;
@@ -143,6 +154,17 @@ class ModelQuantizer {
     if (!options_.model.model.empty()) check_apart(options_.model.model);
     check_output_folder(options_.output, kRecipeName);
     check_dialect();
+    if (options_.sampling.seed > static_cast<uint64_t>(INT64_MAX)) {
+      throw Error(ErrorCode::kUsage, "--seed", "{} is more than a recipe can hold, {}",
+                  options_.sampling.seed, INT64_MAX);
+    }
+    for (const auto* patterns : {&options_.include, &options_.exclude}) {
+      for (const std::string& pattern : *patterns) {
+        if (is_valid_utf8(pattern)) continue;
+        throw Error(ErrorCode::kUsage, patterns == &options_.include ? "--include" : "--exclude",
+                    "'{}' is not UTF-8", printable(pattern));
+      }
+    }
   }
 
   // The output beside the model, neither in it nor around it: one would be copied into the other.
@@ -184,37 +206,62 @@ class ModelQuantizer {
                   "is quantized already; quantize the original");
     }
     result_.hash = original_.model->hash();
-    const ModelDefaults sampling = sampling_of(options_.sampling, original_.defaults);
     if (given_ && given_->family != original_.model->family()) {
       throw Error(ErrorCode::kInvalidInput, options_.recipe, "is a recipe for {}, not for {}",
                   printable(given_->family), original_.model->family());
     }
+  }
+
+  // What calibration, the search and the certificate run on: a recipe's, the user's or our own.
+  void choose_prompts() {
+    const PromptSets own = usual_prompt_sets();
     if (given_ && given_->calibrated && options_.prompts.empty()) {
       const auto& c = *given_->calibrated;
-      how_ = {c.prompts, static_cast<uint64_t>(c.seed), c.width, c.height,
-              static_cast<int>(c.steps)};
+      how_.prompts = c.prompts;
+      how_.first_seed = static_cast<uint64_t>(c.seed);
+      how_.width = c.width;
+      how_.height = c.height;
+      how_.steps = static_cast<int>(c.steps);
+      certified_ = given_->certified.empty() ? own.certificate : given_->certified;
     } else {
-      how_.prompts = gather_prompts({}, options_.prompts);
-      if (how_.prompts.empty()) how_.prompts = usual_prompts();
+      const ModelDefaults sampling = sampling_of(options_.sampling, original_.defaults);
       how_.first_seed = options_.sampling.seed;
       how_.width = sampling.width;
       how_.height = sampling.height;
       how_.steps = sampling.steps;
-      if (options_.samples > 0) {
-        for (size_t i = 0; static_cast<int>(how_.prompts.size()) < options_.samples; ++i) {
-          how_.prompts.push_back(how_.prompts[i]);
-        }
-        how_.prompts.resize(static_cast<size_t>(options_.samples));
+      const bool searches = !options_.budget.empty();
+      const auto given = gather_prompts({}, options_.prompts);
+      const PromptSets sets = given.empty() ? own : split_prompts(given, searches);
+      if (!given.empty() && unseen(given, {}).size() < kFewestToSplit) {
+        fmt::print(stderr,
+                   "halftone quantize: {}: holds less than {} prompts, too few to keep some for "
+                   "measuring: {} on prompts of our own\n",
+                   printable(options_.prompts), kFewestToSplit,
+                   searches ? "formats are chosen and the certificate is measured"
+                            : "the certificate is measured");
       }
+      how_.prompts = sets.calibration;
+      if (searches) how_.held_out = sets.search;
+      certified_ = sets.certificate;
+      repeat_for_samples();
     }
-    choose_rounding();
-    how_.moments = rounding_ == Rounding::kCompensated;
+    certified_ = unseen(certified_, how_.prompts);
+    if (certified_.empty()) certified_ = unseen(own.certificate, how_.prompts);
     how_.threads = threads_;
+  }
+
+  void repeat_for_samples() {
+    if (options_.samples == 0) return;
+    for (size_t i = 0; static_cast<int>(how_.prompts.size()) < options_.samples; ++i) {
+      how_.prompts.push_back(how_.prompts[i]);
+    }
+    how_.prompts.resize(static_cast<size_t>(options_.samples));
   }
 
   // Moments of inputs take the square of their width, for every input of the model.
   void choose_rounding() {
-    if (rounding_ == Rounding::kNearest) return;
+    how_.moments = rounding_ == Rounding::kCompensated;
+    if (!how_.moments) return;
     std::map<int, int64_t> widths;  // by group
     for (const LinearInfo& linear : original_.model->linears()) {
       widths[linear.group] = linear.shape[1];
@@ -223,31 +270,58 @@ class ModelQuantizer {
     for (const auto& [group, width] : widths) bytes += 2 * width * width * int64_t{sizeof(float)};
     if (bytes <= available_memory() / 2) return;
     rounding_ = Rounding::kNearest;
-    fmt::print(stderr,
-               "halftone quantize: fallback: weights are rounded to nearest, because compensating "
-               "would take {} of memory\n",
-               human_bytes(bytes));
+    how_.moments = false;
+    const std::string why =
+        fmt::format("weights are rounded to nearest, because compensating would take {} of memory",
+                    human_bytes(bytes));
+    if (options_.model.strict) throw Error(ErrorCode::kFallback, "--strict", "{}", why);
+    fmt::print(stderr, "halftone quantize: fallback: {}\n", why);
   }
 
   void run_calibration() {
     // Beside the output, which is not there before it is complete.
     partial_ = fs::path(options_.output + ".calibration.safetensors");
     const std::string fingerprint =
-        text_hash(fmt::format("{} {} {} {} {} {} {}", result_.hash, fmt::join(how_.prompts, "\n"),
+        text_hash(fmt::format("{} {} {} {} {} {} {} {}", result_.hash,
+                              fmt::join(how_.prompts, "\n"), fmt::join(how_.held_out, "\n"),
                               how_.first_seed, how_.width, how_.height, how_.steps, how_.moments));
     ProgressBar bar("calibrating", context_, options_.json, ProgressBar::Unit::kSteps);
     calibration_ = calibrate(*original_.model, original_.schedule, how_, partial_, fingerprint,
                              [&](const Progress& p) { bar.update(p); });
     bar.clear();
+    if (!calibration_.not_resumed.empty()) {
+      fmt::print(stderr, "halftone quantize: {}; calibration was begun anew\n",
+                 calibration_.not_resumed);
+    }
   }
 
-  // The recipe, before or after a search.
-  void choose() {
+  QuantizeRecipe base_recipe() const {
     QuantizeRecipe base = given_ ? given_->recipe : original_.model->default_recipe(format_);
     for (const std::string& pattern : options_.exclude) {
       base.keep.insert(base.keep.begin(), {pattern, "excluded"});
     }
     if (!options_.include.empty()) base.include = options_.include;
+    return base;
+  }
+
+  // An Error that names what leaves nothing to quantize. The original is left with the recipe.
+  void check_selects(const QuantizeRecipe& recipe) const {
+    try {
+      original_.model->set_recipe(recipe, plan_only());
+    } catch (const Error& error) {
+      if (error.where() != recipe.format.name) throw;
+      throw Error(error.code(),
+                  given_                      ? options_.recipe
+                  : !options_.exclude.empty() ? "--exclude"
+                  : !options_.include.empty() ? "--include"
+                                              : original_.path,
+                  "{}", error.message());
+    }
+  }
+
+  // The recipe, before or after a search.
+  void choose() {
+    QuantizeRecipe base = base_recipe();
     if (calibrates_) {
       for (const auto& [weight, range] : calibration_.inputs) {
         if (!range.finite()) {
@@ -277,29 +351,39 @@ class ModelQuantizer {
   }
 
   void search() {
+    const QuantizeRecipe base = search_base();
+    // Compiled: many predictions are made.
+    LoadedModel model = load(with("fp32", "on"), context_);
+    ProgressBar bar("measuring layers", context_, options_.json, ProgressBar::Unit::kSteps);
+    result_.found =
+        search_formats(search_input(*model.model, base), [&](const Progress& p) { bar.update(p); });
+    bar.clear();
+    take_found(base);
+  }
+
+  // Without scales: they are those of the first format alone, and added to what it is chosen for.
+  QuantizeRecipe search_base() {
+    first_scales_ = std::exchange(result_.recipe.input_scales, {});
+    return result_.recipe;
+  }
+
+  SearchInput search_input(DiffusionModel& model, const QuantizeRecipe& base) {
     std::vector<Candidate> candidates = {{format_, true}, {format_, false}};
     if (format_.element_bits() == 4) {
       candidates.push_back({formats::fp8, true});
       candidates.push_back({formats::fp8, false});
     }
-    // Compiled: many predictions are made.
-    LoadedModel model = load(with("fp32", "on"), context_);
-    ProgressBar bar("measuring layers", context_, options_.json, ProgressBar::Unit::kSteps);
     const Minimize minimize = options_.minimize == "bytes"  ? Minimize::kBytes
                               : options_.minimize == "time" ? Minimize::kTime
                                                             : Minimize::kBoth;
-    QuantizeRecipe base = result_.recipe;
-    base.input_scales.clear();  // of the first format alone; added to what it is chosen for
-    result_.found = search_formats(
-        {*model.model, calibration_, base, candidates, minimize, budget_, rounder_->function()},
-        [&](const Progress& p) { bar.update(p); });
-    bar.clear();
-    const QuantizeRecipe chosen = recipe_of(base, *result_.found, result_.found->chosen.choice);
-    const auto scales = result_.recipe.input_scales;
-    result_.recipe = chosen;
+    return {model, calibration_, base, candidates, minimize, budget_, rounder_->function()};
+  }
+
+  void take_found(const QuantizeRecipe& base) {
+    result_.recipe = recipe_of(base, *result_.found, result_.found->chosen.choice);
     for (const auto& rule : result_.recipe.rules) {
-      const auto scale = scales.find(rule.pattern);
-      if (scale != scales.end() && rule.format == format_ && rule.activations) {
+      const auto scale = first_scales_.find(rule.pattern);
+      if (scale != first_scales_.end() && rule.format == format_ && rule.activations) {
         result_.recipe.input_scales.insert(*scale);
       }
     }
@@ -310,6 +394,7 @@ class ModelQuantizer {
     if (calibrates_) {
       file.calibrated = {how_.prompts, how_.width, how_.height, how_.steps,
                          static_cast<int64_t>(how_.first_seed)};
+      file.certified = certified_;
     }
     file.origin = {{"model_hash", result_.hash}};
     if (result_.found) {
@@ -320,33 +405,90 @@ class ModelQuantizer {
     return file;
   }
 
-  // Against bf16, on other noise than it was calibrated with.
+  // Against bf16, on prompts and noise that neither calibration nor the search has seen. Where that
+  // is less than the budget, a choice for a higher cosine is taken from what the search measured:
+  // the certificate's prompts decide how far to go along its curve, and nothing else.
   void certify() {
+    if (certified_.empty()) {
+      result_.uncertified = "calibration has seen every prompt that there is";
+      return;
+    }
     ParityOptions how;
-    how.prompts = how_.prompts;
-    how.prompts.resize(std::min(how.prompts.size(), static_cast<size_t>(options_.certify)));
+    how.prompts = certified_;
+    const auto pictures = static_cast<size_t>(options_.certify);
+    how.prompts.resize(std::min(how.prompts.size(), pictures));
+    how.seeds = static_cast<int>(pictures / how.prompts.size());
     how.first_seed = how_.first_seed + 1'000'000;
     how.width = how_.width;
     how.height = how_.height;
     how.steps = how_.steps;
     how.layer_cases = 0;
-    const int64_t total = reference_predictions(how) + compared_predictions(how);
+    std::optional<ReferenceRun> reference;
+    measure(how, reference);
+    constexpr int kMostRounds = 4;
+    for (int round = 1; round < kMostRounds && misses_budget() && tighten(); ++round) {
+      measure(how, reference);
+    }
+  }
+
+  void measure(const ParityOptions& how, std::optional<ReferenceRun>& reference) {
+    const int64_t first = reference ? 0 : reference_predictions(how);
     int64_t before = 0;
     ProgressBar bar("certifying", context_, options_.json, ProgressBar::Unit::kSteps);
     const ProgressFn progress = [&](const Progress& p) {
-      bar.update({p.item, before + p.done, total});
+      bar.update({p.item, before + p.done, first + compared_predictions(how)});
     };
     LoadedModel model = load(with("bf16", "on"), context_);
-    const ReferenceRun reference = run_reference(*model.model, model.schedule, how, progress);
-    before = reference_predictions(how);
+    if (!reference) reference = run_reference(*model.model, model.schedule, how, progress);
+    before = first;
     model.model->set_recipe(result_.recipe, rounder_->function());
-    ParityResult result = compare_with(reference, *model.model, how, 0, progress);
+    ParityResult result = compare_with(*reference, *model.model, how, 0, progress);
     bar.clear();
     result.name = format_names(model.model->load_report().formats);
-    result_.certificate = certificate_of(result, how);
-    result_.certificate->model_hash = result_.hash;
-    result_.certificate->recipe_hash = text_hash(to_toml(recipe_file()));
-    result_.certificate->reference = "bf16";
+    Certificate certificate = certificate_of(result, how);
+    certificate.model_hash = result_.hash;
+    RecipeFile recipe = recipe_file();
+    recipe.origin.clear();  // the same recipe, however it came about
+    certificate.recipe_hash = text_hash(to_toml(recipe));
+    certificate.reference = "bf16";
+    certificate.prompts_from =
+        unseen(how.prompts, usual_prompt_sets().certificate).empty() ? "own" : "given";
+    result_.certificate.reset();
+    if (certificate.finite()) result_.certificate = std::move(certificate);
+    result_.uncertified = result_.certificate ? "" : "predictions of the model are not finite";
+  }
+
+  // What the budget is held to: prompts that nothing was chosen by, where they were run.
+  double reached() const {
+    return result_.certificate ? result_.certificate->velocity_cosine.mean
+                               : result_.found->measured;
+  }
+  bool misses_budget() const {
+    return result_.found && budget_.cosine && !(reached() >= *budget_.cosine);
+  }
+
+  // Chooses again, so that losses shrink by as much as the certificate's are too large.
+  bool tighten() {
+    if (!result_.certificate) return false;
+    const double allowed = (1 - *budget_.cosine) / (1 - reached());
+    constexpr double kMargin = 0.97;  // of what is allowed, so that few rounds are needed
+    const double target = 1 - kMargin * allowed * (1 - result_.found->measured);
+    LoadedModel model = load(with("fp32", "on"), context_);
+    QuantizeRecipe base = result_.recipe;
+    base.input_scales.clear();
+    if (!choose_again(search_input(*model.model, base), target, *result_.found)) return false;
+    take_found(base);
+    return true;
+  }
+
+  // Says whether the budget is kept; with --strict one that is not leaves nothing behind.
+  void hold_to_budget() {
+    if (!result_.found || !budget_.cosine) return;
+    result_.budget = {*budget_.cosine, reached(), result_.certificate.has_value()};
+    if (result_.budget->met() || !options_.model.strict) return;
+    std::error_code ignored;
+    fs::remove(partial_, ignored);
+    throw Error(ErrorCode::kFallback, "--strict", "{}", to_text(*result_.budget));
   }
 
   void write() {
@@ -407,7 +549,9 @@ class ModelQuantizer {
   std::optional<RecipeFile> given_;
   LoadedModel original_;
   CalibrationOptions how_;
+  std::vector<std::string> certified_;  // prompts of the certificate
   fs::path partial_;
+  std::map<std::string, float> first_scales_;
   ModelQuantizeResult result_;
   Calibration calibration_;
   std::optional<Rounder> rounder_;

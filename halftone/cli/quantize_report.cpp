@@ -54,12 +54,19 @@ void print_curve(const ModelQuantizeResult& r) {
     fmt::print("  {:>12} {:>10.6f}\n", human_bytes(r.found->curve[i].bytes),
                r.found->curve[i].cosine);
   }
-  fmt::print("  {:>12} {:>10.6f}  chosen; measured {:.6f}, worst {:.6f}{}\n",
+  fmt::print("  {:>12} {:>10.6f}  chosen; measured {:.6f}, worst {:.6f}\n",
              human_bytes(r.found->chosen.bytes), r.found->chosen.cosine, r.found->measured,
-             r.found->worst, r.found->within_budget ? "" : " (the budget was not reached)");
+             r.found->worst);
 }
 
 }  // namespace
+
+std::string to_text(const BudgetOutcome& budget) {
+  return fmt::format("the budget, a velocity cosine of {}, is {}: {} {:.6f}", budget.asked,
+                     budget.met() ? "kept" : "not reached",
+                     budget.certified ? "the certificate says" : "the search measured",
+                     budget.reached);
+}
 
 ordered_json to_json(const ModelQuantizeResult& r) {
   ordered_json out;
@@ -95,6 +102,13 @@ ordered_json to_json(const ModelQuantizeResult& r) {
       out["search"]["groups"].push_back({{"weights", group.weights}, {"loss", loss}});
     }
   }
+  if (r.budget) {
+    out["budget"] = {{"asked", r.budget->asked},
+                     {"reached", r.budget->reached},
+                     {"met", r.budget->met()},
+                     {"measured_by", r.budget->certified ? "certificate" : "search"}};
+  }
+  if (!r.uncertified.empty()) out["uncertified"] = r.uncertified;
   if (r.certificate) out["certificate"] = nlohmann::json::parse(halftone::to_json(*r.certificate));
   return out;
 }
@@ -122,10 +136,12 @@ void print_text(const ModelQuantizeResult& r) {
     const Certificate& c = *r.certificate;
     fmt::print(
         "  certificate: velocity cosine {:.6f} (5% tail {:.6f}, worst {:.6f}), SSIM {:.4f}, "
-        "of {} pictures against {}\n",
+        "of {} pictures against {}, of {} prompts {} that neither calibration nor search saw\n",
         c.velocity_cosine.mean, c.velocity_cosine.tail, c.velocity_cosine.worst, c.ssim.mean,
-        c.pictures, c.reference);
+        c.pictures, c.reference, c.prompts, c.prompts_from == "own" ? "of our own" : "of yours");
   }
+  if (!r.uncertified.empty()) fmt::print("  no certificate: {}\n", r.uncertified);
+  if (r.budget) fmt::print("  {}\n", to_text(*r.budget));
   fmt::print("  recipe: {}\n", (fs::path(r.output) / "recipe.toml").string());
 }
 

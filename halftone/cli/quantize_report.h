@@ -12,6 +12,15 @@
 
 namespace halftone::cli {
 
+// A cosine that was asked for, and what became of it.
+struct BudgetOutcome {
+  double asked = 0, reached = 0;
+  bool certified = false;  // reached by the certificate; otherwise on the search's own prompts
+
+  bool met() const { return reached >= asked; }
+};
+std::string to_text(const BudgetOutcome& budget);  // one line
+
 struct ModelQuantizeResult {
   std::string model, output, hash;  // paths, and the original's hash
   QuantizeRecipe recipe;
@@ -20,7 +29,9 @@ struct ModelQuantizeResult {
   std::vector<std::string> not_finite;  // weights whose inputs are not
   std::optional<SearchResult> found;
   size_t points = 0;  // predictions that the search was measured on
+  std::optional<BudgetOutcome> budget;
   std::optional<Certificate> certificate;
+  std::string uncertified;  // why there is none, although it was measured
   double seconds = 0;
 };
 

@@ -33,8 +33,8 @@ std::vector<std::pair<std::string, double>> read_patterns(const ConfigReader& re
                                                           double most) {
   std::vector<std::pair<std::string, double>> patterns;
   if (!read.has(name)) return patterns;
-  if (!read.at(name).is_object()) read.fail(name, "is not an object");
-  for (const auto& [pattern, value] : read.at(name).items()) {
+  if (!read.field(name).is_object()) read.fail(name, "is not an object");
+  for (const auto& [pattern, value] : read.field(name).items()) {
     if (!value.is_number() || !(value >= least && value <= most)) {
       read.fail(name,
                 fmt::format("has for '{}' no number in {} .. {}", printable(pattern), least, most));
@@ -46,7 +46,7 @@ std::vector<std::pair<std::string, double>> read_patterns(const ConfigReader& re
 
 json read_modules(const ConfigReader& read, const char* name) {
   if (!read.has(name)) return nullptr;
-  const json& modules = read.at(name);
+  const json& modules = read.field(name);
   const bool names = modules.is_array() && std::all_of(modules.begin(), modules.end(),
                                                        [](const json& m) { return m.is_string(); });
   if (!names && !modules.is_string()) read.fail(name, "is neither names nor a pattern of them");

@@ -1,22 +1,16 @@
 #include "halftone/quantize/calibrate.h"
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
-#include "halftone/io/safetensors_file.h"
-#include "halftone/io/safetensors_writer.h"
-#include "halftone/numerics/bf16.h"
+#include "halftone/quantize/calibration_file.h"
 
 namespace halftone {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr const char* kFingerprint = "halftone.calibration";
-constexpr const char* kDone = "halftone.prompts";
 
 // Adds the values of x to a range.
 class RangeCounter {
@@ -74,29 +68,36 @@ class Calibrator {
       : model_(model),
         options_(options),
         partial_(std::move(partial)),
-        fingerprint_(std::move(fingerprint)),
         progress_(progress),
-        shape_(model.latent_shape(options.width, options.height)) {
-    result_.sigmas = flow_match_sigmas(schedule, options.steps, model.image_tokens(shape_));
+        prompts_(options.prompts) {
+    prompts_.insert(prompts_.end(), options.held_out.begin(), options.held_out.end());
+    layout_.fingerprint = std::move(fingerprint);
+    layout_.prompts = static_cast<int>(prompts_.size());
+    layout_.steps = options.steps;
+    layout_.latents = model.latent_shape(options.width, options.height);
+    const int first_kept = options.held_out.empty() ? 0 : static_cast<int>(options.prompts.size());
+    for (int prompt = first_kept; prompt < layout_.prompts; ++prompt) {
+      for (const int step : kept_steps(options)) layout_.points.emplace_back(prompt, step);
+    }
+    result_.sigmas =
+        flow_match_sigmas(schedule, options.steps, model.image_tokens(layout_.latents));
     std::map<int, std::string> first;
     for (const LinearInfo& linear : model.linears()) {
-      result_.first_of_group[linear.weight] =
-          first.emplace(linear.group, linear.weight).first->second;
+      const std::string& of_group = first.emplace(linear.group, linear.weight).first->second;
+      result_.first_of_group[linear.weight] = of_group;
       result_.inputs[linear.weight].amax.assign(static_cast<size_t>(options.steps), 0.0f);
+      layout_.inputs[linear.weight] = linear.shape[1];
+      if (options.moments && of_group == linear.weight) {
+        layout_.moments[linear.weight] = linear.shape[1];
+      }
     }
   }
 
   Calibration run() {
-    const auto prompts = static_cast<int>(options_.prompts.size());
     const int done = resume();
-    for (const std::string& prompt : options_.prompts) {
-      result_.conditions.push_back(model_.encode(prompt));
-    }
-    const Observing observing(*this);
-    for (int i = done; i < prompts; ++i) {
-      run_prompt(i);
-      if (!partial_.empty()) save(i + 1);
-    }
+    for (const std::string& prompt : prompts_) result_.conditions.push_back(model_.encode(prompt));
+    run_prompts(done, static_cast<int>(options_.prompts.size()), true);
+    run_prompts(std::max(done, static_cast<int>(options_.prompts.size())), layout_.prompts, false);
     return std::move(result_);
   }
 
@@ -109,7 +110,7 @@ class Calibrator {
         const auto found = owner.result_.inputs.find(weight);
         if (found == owner.result_.inputs.end()) return;
         RangeCounter(found->second, owner.step_).count(x);
-        if (owner.options_.moments && owner.result_.first_of_group.at(weight) == weight) {
+        if (owner.layout_.moments.contains(weight)) {
           owner.result_.moments[weight].add(x, cpu_kernels(), {owner.options_.threads});
         }
       });
@@ -122,15 +123,27 @@ class Calibrator {
     DiffusionModel& model_;
   };
 
+  void run_prompts(int begin, int end, bool watch) {
+    std::optional<Observing> observing;
+    if (watch && begin < end) observing.emplace(*this);
+    for (int prompt = begin; prompt < end; ++prompt) {
+      run_prompt(prompt);
+      if (!partial_.empty()) {
+        write_calibration(partial_, layout_.fingerprint, prompt + 1, result_);
+      }
+    }
+  }
+
   void run_prompt(int prompt) {
-    const std::vector<int> kept = kept_steps(options_);
-    Tensor latents = seeded_noise(shape_, options_.first_seed + static_cast<uint64_t>(prompt));
+    Tensor latents =
+        seeded_noise(layout_.latents, options_.first_seed + static_cast<uint64_t>(prompt));
     for (step_ = 0; step_ < options_.steps; ++step_) {
       progress_({"calibrating", int64_t{prompt} * options_.steps + step_,
-                 static_cast<int64_t>(options_.prompts.size()) * options_.steps});
+                 int64_t{layout_.prompts} * options_.steps});
       const float sigmas[] = {result_.sigmas[step_]};
       const Tensor v = model_.velocity(latents, sigmas, {&result_.conditions[prompt], 1});
-      if (std::find(kept.begin(), kept.end(), step_) != kept.end()) {
+      if (std::find(layout_.points.begin(), layout_.points.end(), std::pair(prompt, step_)) !=
+          layout_.points.end()) {
         result_.points.push_back({prompt, step_, copy_of(latents), copy_of(v)});
       }
       euler_step(latents.mutable_as<float>(), v.as<float>(), result_.sigmas[step_],
@@ -138,70 +151,27 @@ class Calibrator {
     }
   }
 
-  static std::string point_name(const CalibrationPoint& p, const char* what) {
-    return fmt::format("{}.{}.{}", what, p.prompt, p.step);
-  }
-
-  void save(int done) const {
-    std::vector<std::pair<std::string, Tensor>> tensors;
-    for (const auto& [weight, range] : result_.inputs) {
-      Tensor amax = Tensor::empty(DType::kF32, {static_cast<int64_t>(range.amax.size())});
-      std::copy(range.amax.begin(), range.amax.end(), amax.mutable_as<float>().begin());
-      Tensor bins = Tensor::empty(DType::kI64, {InputRange::kBins});
-      std::copy(range.histogram.begin(), range.histogram.end(), bins.mutable_as<int64_t>().begin());
-      tensors.emplace_back("amax." + weight, std::move(amax));
-      tensors.emplace_back("histogram." + weight, std::move(bins));
-    }
-    for (const auto& [weight, moments] : result_.moments) {
-      Tensor sums = Tensor::empty(DType::kF32, {moments.size(), moments.size()});
-      std::copy(moments.sums().begin(), moments.sums().end(), sums.mutable_as<float>().begin());
-      tensors.emplace_back("moments." + weight, std::move(sums));
-    }
-    for (const CalibrationPoint& p : result_.points) {
-      tensors.emplace_back(point_name(p, "latents"), p.latents);
-      tensors.emplace_back(point_name(p, "velocity"), p.velocity);
-    }
-    write_safetensors(partial_, tensors,
-                      {{kFingerprint, fingerprint_}, {kDone, std::to_string(done)}});
-  }
-
   // Prompts that an interrupted run has done already.
   int resume() {
     if (partial_.empty() || !path_exists(partial_)) return 0;
-    const SafetensorsFile file(partial_);
-    const auto& metadata = file.metadata();
-    const auto whose = metadata.find(kFingerprint);
-    if (whose == metadata.end() || whose->second != fingerprint_) return 0;
-    const int done = std::stoi(metadata.at(kDone));
-    for (auto& [weight, range] : result_.inputs) {
-      const Tensor amax = file.tensor("amax." + weight), bins = file.tensor("histogram." + weight);
-      std::copy_n(amax.as<float>().begin(), range.amax.size(), range.amax.begin());
-      std::copy_n(bins.as<int64_t>().begin(), range.histogram.size(), range.histogram.begin());
+    try {
+      CalibrationProgress before = read_calibration(partial_, layout_);
+      result_.inputs = std::move(before.inputs);
+      result_.moments = std::move(before.moments);
+      result_.points = std::move(before.points);
+      return before.done;
+    } catch (const Error& error) {
+      result_.not_resumed = error.what();
+      return 0;
     }
-    for (const TensorEntry& entry : file.tensors()) {
-      constexpr std::string_view kPrefix = "moments.";
-      if (!entry.name.starts_with(kPrefix)) continue;
-      const auto sums = file.tensor(entry).as<float>();
-      result_.moments[entry.name.substr(kPrefix.size())].restore(entry.shape[0], 0,
-                                                                 {sums.begin(), sums.end()});
-    }
-    for (int prompt = 0; prompt < done; ++prompt) {
-      for (const int step : kept_steps(options_)) {
-        CalibrationPoint p{prompt, step, {}, {}};
-        p.latents = copy_of(file.tensor(point_name(p, "latents")));
-        p.velocity = copy_of(file.tensor(point_name(p, "velocity")));
-        result_.points.push_back(std::move(p));
-      }
-    }
-    return done;
   }
 
   DiffusionModel& model_;
   const CalibrationOptions& options_;
   fs::path partial_;
-  std::string fingerprint_;
   const ProgressFn& progress_;
-  Shape shape_;
+  std::vector<std::string> prompts_;  // watched, then held out
+  CalibrationLayout layout_;
   Calibration result_;
   int step_ = 0;
 };
@@ -214,13 +184,6 @@ const InputMoments* Calibration::moments_of(const std::string& weight) const {
   const auto found = moments.find(first->second);
   return found == moments.end() ? nullptr : &found->second;
 }
-
-float InputRange::largest() const {
-  uint32_t bits = 0;
-  for (const float a : amax) bits = std::max(bits, magnitude_bits(a));
-  return bit_cast<float>(bits);
-}
-bool InputRange::finite() const { return std::isfinite(largest()); }
 
 Calibration calibrate(DiffusionModel& model, const FlowMatchConfig& schedule,
                       const CalibrationOptions& options, const fs::path& partial,

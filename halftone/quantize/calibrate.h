@@ -2,7 +2,9 @@
 // every sigma. What the predictions were is kept for measuring recipes against.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -10,12 +12,16 @@
 
 #include "halftone/base/progress.h"
 #include "halftone/diffusion/generate.h"
+#include "halftone/numerics/bf16.h"
 #include "halftone/quantize/compensate.h"
 
 namespace halftone {
 
 struct CalibrationOptions {
   std::vector<std::string> prompts;  // one picture each, seeds counting up
+  // Run after those, and not watched: predictions are kept of these alone, so that recipes are held
+  // to what calibration did not see. Without any, predictions are kept of `prompts`.
+  std::vector<std::string> held_out;
   uint64_t first_seed = 0;
   int64_t width = 0, height = 0;
   int steps = 8;
@@ -32,8 +38,12 @@ struct InputRange {
   static constexpr int kBins = 64, kLowest = 40;
   std::array<int64_t, kBins> histogram{};
 
-  float largest() const;  // over all steps
-  bool finite() const;
+  float largest() const {  // over all steps; bits of magnitudes order NaN above Inf above numbers
+    uint32_t bits = 0;
+    for (const float a : amax) bits = std::max(bits, magnitude_bits(a));
+    return bit_cast<float>(bits);
+  }
+  bool finite() const { return std::isfinite(largest()); }
 };
 
 // A prediction that the model made on the way: what recipes are held to.
@@ -46,17 +56,18 @@ struct Calibration {
   std::vector<float> sigmas;
   std::map<std::string, InputRange> inputs;  // by weight
   std::vector<CalibrationPoint> points;
-  std::vector<Condition> conditions;  // by prompt
+  std::vector<Condition> conditions;  // by prompt, those held out being the last
   // Of inputs, by the first of the weights that read them; empty where they were not asked for.
   std::map<std::string, InputMoments> moments;
   const InputMoments* moments_of(const std::string& weight) const;
   std::map<std::string, std::string> first_of_group;
+  std::string not_resumed;  // why the file of an interrupted run was not used; otherwise empty
 };
 
 // `model` is not compiled and runs in high precision. Where `partial` names a file, what each
-// prompt gave is kept there, and a run that was interrupted goes on from it; one that belongs to
-// other options or another model (told by `fingerprint`) is begun anew. The file is left for the
-// caller to remove.
+// prompt gave is kept there, and a run that was interrupted goes on from it. One that belongs to
+// other options or another model (told by `fingerprint`), or that is damaged, is begun anew, and
+// `not_resumed` says why. The file is left for the caller to remove.
 Calibration calibrate(DiffusionModel& model, const FlowMatchConfig& schedule,
                       const CalibrationOptions& options, const std::filesystem::path& partial,
                       const std::string& fingerprint, const ProgressFn& progress);

@@ -1,5 +1,6 @@
 #include "halftone/quantize/certificate.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
@@ -28,11 +29,20 @@ int count(const ConfigReader& read, const char* field) {
 
 }  // namespace
 
+bool Certificate::finite() const {
+  const auto numbers = [](const Spread& s) {
+    return std::isfinite(s.mean) && std::isfinite(s.median) && std::isfinite(s.tail) &&
+           std::isfinite(s.worst);
+  };
+  return numbers(velocity_cosine) && numbers(ssim) && std::isfinite(velocity_error);
+}
+
 Certificate certificate_of(const ParityResult& result, const ParityOptions& options) {
   Certificate c;
   c.precision = result.name;
   c.pictures = static_cast<int>(result.cases.size());
   c.steps = options.steps;
+  c.prompts = static_cast<int>(options.prompts.size());
   c.velocity_cosine = result.velocity_cosine_all;
   c.velocity_error = result.velocity_error_all.mean;
   c.ssim = result.ssim;
@@ -47,6 +57,8 @@ std::string to_json(const Certificate& c) {
                                        {"precision", c.precision},
                                        {"pictures", c.pictures},
                                        {"steps", c.steps},
+                                       {"prompts", c.prompts},
+                                       {"prompts_from", c.prompts_from},
                                        {"velocity_cosine", spread_json(c.velocity_cosine)},
                                        {"velocity_error", c.velocity_error},
                                        {"ssim", spread_json(c.ssim)}};
@@ -66,6 +78,10 @@ Certificate parse_certificate(std::string_view text, const std::string& where) {
   c.precision = read.text("precision");
   c.pictures = count(read, "pictures");
   c.steps = count(read, "steps");
+  if (read.has("prompts")) {
+    c.prompts = count(read, "prompts");
+    c.prompts_from = read.text("prompts_from");
+  }
   c.velocity_cosine = spread(read.object("velocity_cosine"));
   c.velocity_error = read.number("velocity_error");
   c.ssim = spread(read.object("ssim"));

@@ -18,9 +18,15 @@ struct Certificate {
   std::string reference;    // the precision that it was compared with
   std::string precision;    // what it runs in: "fp8", "bf16 and fp8"
   int pictures = 0, steps = 0;
+  // Prompts that neither calibration nor a search had seen, and whose they are: the program's
+  // "own", "given" by the user, or empty in files that are older than this.
+  int prompts = 0;
+  std::string prompts_from;
   Spread velocity_cosine, ssim;
   double velocity_error = 0;  // mean
 
+  // Predictions of a broken model are no numbers, and then neither is what was measured.
+  bool finite() const;
   // The mean cosine of predictions counts.
   bool meets(double threshold) const { return velocity_cosine.mean >= threshold; }
 };

@@ -274,19 +274,11 @@ void InputMoments::add(const ConstView& x, const Kernels& kernels, Stream stream
     multiply_rows(cols, cols, rows, at, chosen.data(), product.data(), stream.threads);
   }
   for (size_t i = 0; i < sums_.size(); ++i) sums_[i] += product[i];
-  rows_ += rows;
 }
 
 const std::vector<float>& InputMoments::spread(int threads) const {
   if (spread_.empty()) spread_ = spread_of(*this, threads);
   return spread_;
-}
-
-void InputMoments::restore(int64_t size, int64_t rows, std::vector<float> sums) {
-  HT_ASSERT(static_cast<int64_t>(sums.size()) == size * size);
-  size_ = size;
-  rows_ = rows;
-  sums_ = std::move(sums);
 }
 
 double output_error(const Tensor& weight, const QuantizedTensor& q, const InputMoments& moments,

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "halftone/base/error.h"
 #include "halftone/kernels/kernels.h"
 #include "halftone/tensor/quantized_tensor.h"
 
@@ -17,17 +18,21 @@ class InputMoments {
   static constexpr int64_t kMostRows = 128;
   void add(const ConstView& x, const Kernels& kernels, Stream stream);
 
-  int64_t size() const { return size_; }  // K
-  int64_t rows() const { return rows_; }
+  int64_t size() const { return size_; }                    // K
   const std::vector<float>& sums() const { return sums_; }  // [K, K]
   // How the error of each column spreads over those after it; empty where the sums do not tell.
   // Computed when it is first asked for, once nothing is added any more.
   const std::vector<float>& spread(int threads) const;
   // What was summed before.
-  void restore(int64_t size, int64_t rows, std::vector<float> sums);
+  void restore(int64_t size, std::vector<float> sums) {
+    HT_ASSERT(static_cast<int64_t>(sums.size()) == size * size);
+    size_ = size;
+    sums_ = std::move(sums);
+    spread_.clear();
+  }
 
  private:
-  int64_t size_ = 0, rows_ = 0;
+  int64_t size_ = 0;
   std::vector<float> sums_;
   mutable std::vector<float> spread_;
 };

@@ -13,6 +13,7 @@
 #include "halftone/io/safetensors_file.h"
 #include "halftone/io/safetensors_writer.h"
 #include "halftone/kernels/quantize.h"
+#include "halftone/numerics/scale_rules.h"
 
 namespace halftone {
 namespace {
@@ -85,10 +86,16 @@ RowError row_error(const T* x, const float* y, int64_t n, float unit) {
   return sum;
 }
 
+// A power of two that brings values of this size near to 1, so that their squares are in range.
+float unit_for(float largest) {
+  if (!is_positive_finite(largest)) return 1.0f;  // all zero
+  return std::ldexp(1.0f, std::clamp(-std::ilogb(largest), -126, 126));
+}
+
 // One row at a time, so that no full copy in float is made.
 double relative_error(const Tensor& x, const QuantizedTensor& q, float largest,
                       const Kernels& kernels, Stream stream) {
-  const float unit = std::ldexp(1.0f, std::clamp(-std::ilogb(largest), -126, 126));
+  const float unit = unit_for(largest);
   const int64_t rows = x.shape()[0], cols = x.shape()[1];
   std::vector<RowError> errors(static_cast<size_t>(rows));
   parallel_for(stream.threads, rows, 16, [&](int64_t begin, int64_t end) {

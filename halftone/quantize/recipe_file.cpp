@@ -1,26 +1,35 @@
 #include "halftone/quantize/recipe_file.h"
 
-#include <fstream>
-#include <sstream>
-
 #include "halftone/base/error.h"
+#include "halftone/tensor/storage.h"
 
 namespace halftone {
 namespace {
 
+// A basic string: quotes, backslashes and control characters (DEL is one) are escaped, and any
+// other text stands as it is, as long as it is UTF-8.
 std::string toml_string(std::string_view text) {
+  if (!is_valid_utf8(text)) {
+    throw Error(ErrorCode::kInvalidInput, "recipe", "'{}' is not UTF-8", printable(text));
+  }
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') {
       out += '\\';
       out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
       out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
     } else {
       out += c;
     }
   }
   return out + "\"";
+}
+
+std::string toml_list(const std::vector<std::string>& prompts) {
+  std::string out = "prompts = [\n";
+  for (const std::string& prompt : prompts) out += "  " + toml_string(prompt) + ",\n";
+  return out + "]\n";
 }
 
 }  // namespace
@@ -57,11 +66,13 @@ std::string to_toml(const RecipeFile& file) {
   }
   if (file.calibrated) {
     const auto& c = *file.calibrated;
-    out += fmt::format(
-        "\n[calibration]\nwidth = {}\nheight = {}\nsteps = {}\nseed = {}\nprompts = [\n", c.width,
-        c.height, c.steps, c.seed);
-    for (const std::string& prompt : c.prompts) out += "  " + toml_string(prompt) + ",\n";
-    out += "]\n";
+    out += fmt::format("\n[calibration]\nwidth = {}\nheight = {}\nsteps = {}\nseed = {}\n", c.width,
+                       c.height, c.steps, c.seed);
+    out += toml_list(c.prompts);
+  }
+  if (!file.certified.empty()) {
+    out += "\n# What the certificate is measured on; calibration and search have not seen it.\n";
+    out += "[certificate]\n" + toml_list(file.certified);
   }
   if (!file.origin.empty()) {
     out += "\n# How this came about.\n[origin]\n";
@@ -72,11 +83,9 @@ std::string to_toml(const RecipeFile& file) {
 }
 
 RecipeFile read_recipe(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream text;
-  text << in.rdbuf();
-  if (!in) throw Error(ErrorCode::kNotFound, path.string(), "cannot be read");
-  return parse_recipe(text.str(), path.string());
+  const auto storage = Storage::map_file(path);
+  const auto bytes = storage->bytes();
+  return parse_recipe({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path.string());
 }
 
 }  // namespace halftone

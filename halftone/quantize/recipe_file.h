@@ -24,6 +24,8 @@ struct RecipeFile {
     int64_t width = 0, height = 0, steps = 0, seed = 0;
   };
   std::optional<Calibrated> calibrated;
+  // Prompts that a certificate is measured on: neither calibration nor a search has seen them.
+  std::vector<std::string> certified;
   // How the rules came about, for people; not read back.
   std::vector<std::pair<std::string, std::string>> origin;
 };

@@ -7,6 +7,7 @@
 #include <toml++/toml.h>
 
 #include "halftone/base/error.h"
+#include "halftone/numerics/scale_rules.h"
 
 namespace halftone {
 namespace {
@@ -21,19 +22,24 @@ class Reader {
     throw Error(ErrorCode::kInvalidInput, where_, "line {}: {}", at.source().begin.line, reason);
   }
 
+  const toml::node& at(const toml::table& table, std::string_view key) const {
+    const toml::node* node = table.get(key);
+    if (node == nullptr) fail(table, fmt::format("'{}' is missing", key));
+    return *node;
+  }
+
   void check_keys(const toml::table& table, std::initializer_list<std::string_view> known) const {
     for (const auto& [key, value] : table) {
       if (std::find(known.begin(), known.end(), key.str()) == known.end()) {
-        fail(value, fmt::format("unknown key '{}'", printable(std::string(key.str()))));
+        fail(value, fmt::format("unknown key '{}'", printable(key.str())));
       }
     }
   }
 
   std::string text(const toml::table& table, std::string_view key) const {
-    const toml::node* node = table.get(key);
-    if (node == nullptr) fail(table, fmt::format("'{}' is missing", key));
-    if (!node->is_string()) fail(*node, fmt::format("'{}' is not a string", key));
-    return **node->as_string();
+    const toml::node& node = at(table, key);
+    if (!node.is_string()) fail(node, fmt::format("'{}' is not a string", key));
+    return **node.as_string();
   }
   std::string text(const toml::table& table, std::string_view key, std::string_view usual) const {
     return table.contains(key) ? text(table, key) : std::string(usual);
@@ -59,27 +65,50 @@ class Reader {
   RecipeFile::Calibrated calibrated(const toml::table& table) const {
     check_keys(table, {"width", "height", "steps", "seed", "prompts"});
     const auto number = [&](std::string_view key, int64_t least, int64_t most) {
-      const toml::node* node = table.get(key);
-      if (node == nullptr) fail(table, fmt::format("'{}' is missing", key));
-      const auto value = node->value<int64_t>();
-      if (!value || *value < least || *value > most) {
-        fail(*node, fmt::format("'{}' is not a number from {} to {}", key, least, most));
+      const toml::node& node = at(table, key);
+      const auto* value = node.as_integer();
+      if (value == nullptr || **value < least || **value > most) {
+        fail(node, fmt::format("'{}' is not a whole number from {} to {}", key, least, most));
       }
-      return *value;
+      return **value;
     };
     RecipeFile::Calibrated c;
     c.width = number("width", 1, 65536);
     c.height = number("height", 1, 65536);
     c.steps = number("steps", 1, 1000);
     c.seed = number("seed", 0, INT64_MAX);
-    const toml::node* prompts = table.get("prompts");
-    if (prompts == nullptr || !prompts->is_array()) fail(table, "'prompts' is not a list");
-    for (const toml::node& prompt : *prompts->as_array()) {
-      if (!prompt.is_string()) fail(prompt, "a prompt is not a string");
-      c.prompts.push_back(**prompt.as_string());
-    }
-    if (c.prompts.empty()) fail(*prompts, "there is no prompt");
+    c.prompts = prompts(table);
     return c;
+  }
+
+  std::vector<std::string> prompts(const toml::table& table) const {
+    const toml::node& node = at(table, "prompts");
+    if (!node.is_array()) fail(node, "'prompts' is not a list");
+    std::vector<std::string> found;
+    for (const toml::node& prompt : *node.as_array()) {
+      if (!prompt.is_string()) fail(prompt, "one of 'prompts' is not a string");
+      found.push_back(**prompt.as_string());
+    }
+    if (found.empty()) fail(node, "'prompts' is empty");
+    return found;
+  }
+
+  // Within what a float scale and its reciprocal can be.
+  float scale(std::string_view weight, const toml::node& node) const {
+    const auto value = node.is_number() ? node.value<double>() : std::nullopt;
+    if (!value || !(*value >= kMinScale && *value <= 1 / kMinScale)) {
+      fail(node, fmt::format("'input_scales' of '{}' is not a number from {:.3g} to {:.3g}",
+                             printable(weight), kMinScale, 1 / kMinScale));
+    }
+    return static_cast<float>(*value);
+  }
+
+  // [name]; null where there is none.
+  const toml::table* section(const toml::table& root, std::string_view name) const {
+    const toml::node* node = root.get(name);
+    if (node == nullptr) return nullptr;
+    if (!node->is_table()) fail(*node, fmt::format("'{}' is not a table", name));
+    return node->as_table();
   }
 
   // Tables of [[name]].
@@ -106,14 +135,15 @@ RecipeFile parse_recipe(std::string_view text, const std::string& where) {
     root = toml::parse(text, where);
   } catch (const toml::parse_error& error) {
     throw Error(ErrorCode::kInvalidInput, where, "line {}: {}", error.source().begin.line,
-                std::string(error.description()));
+                printable(error.description()));
   }
   const Reader read(where);
   read.check_keys(root, {"version", "family", "format", "rounding", "select", "keep", "layer",
-                         "input_scales", "calibration", "origin"});
-  const auto version = root["version"].value<int64_t>();
-  if (version != kRecipeVersion) {
-    throw Error(ErrorCode::kUnsupported, where, "is not a recipe of version {}", kRecipeVersion);
+                         "input_scales", "calibration", "certificate", "origin"});
+  const auto* version = root["version"].as_integer();
+  if (version == nullptr || **version != kRecipeVersion) {
+    throw Error(ErrorCode::kUnsupported, where,
+                "is not a recipe of version {0}: 'version' is not {0}", kRecipeVersion);
   }
   RecipeFile file;
   file.family = read.text(root, "family");
@@ -136,18 +166,19 @@ RecipeFile parse_recipe(std::string_view text, const std::string& where) {
     read.check_keys(t, {"match", "format", "inputs"});
     file.recipe.rules.push_back({read.text(t, "match"), read.format(t), read.activations(t)});
   });
-  if (const toml::node* scales = root.get("input_scales")) {
-    if (!scales->is_table()) read.fail(*scales, "'input_scales' is not a table");
-    for (const auto& [weight, value] : *scales->as_table()) {
-      const auto scale = value.value<double>();
-      if (!scale || !(*scale > 0) || !(*scale < 1e38)) read.fail(value, "a scale is not positive");
-      file.recipe.input_scales[std::string(weight.str())] = static_cast<float>(*scale);
+  if (const toml::table* scales = read.section(root, "input_scales")) {
+    for (const auto& [weight, value] : *scales) {
+      file.recipe.input_scales[std::string(weight.str())] = read.scale(weight.str(), value);
     }
   }
-  if (const toml::node* node = root.get("calibration")) {
-    if (!node->is_table()) read.fail(*node, "'calibration' is not a table");
-    file.calibrated = read.calibrated(*node->as_table());
+  if (const toml::table* table = read.section(root, "calibration")) {
+    file.calibrated = read.calibrated(*table);
   }
+  if (const toml::table* table = read.section(root, "certificate")) {
+    read.check_keys(*table, {"prompts"});
+    file.certified = read.prompts(*table);
+  }
+  read.section(root, "origin");  // for people, whatever it holds
   return file;
 }
 

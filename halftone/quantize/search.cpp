@@ -91,6 +91,38 @@ const TradeOff* pick(const std::vector<TradeOff>& curve, const Budget& budget, d
   return nullptr;
 }
 
+// Measured as a whole; where losses do not add up as predicted, chosen again with what was found.
+// False where only high precision is left to choose.
+bool choose(const SearchInput& input, const Budget& budget, SearchResult& result) {
+  const int high = static_cast<int>(result.candidates.size()) - 1;
+  double factor = 1;
+  constexpr int kMostRounds = 6;
+  for (int round = 0; round < kMostRounds; ++round) {
+    const TradeOff* point = pick(result.curve, budget, factor);
+    if (point == nullptr) {
+      if (budget.bytes) {
+        throw Error(ErrorCode::kUsage, "--budget", "{} bytes are fewer than the least, {}",
+                    *budget.bytes, result.curve[0].bytes);
+      }
+      point = &result.curve.back();
+    }
+    const bool any = std::any_of(point->choice.begin(), point->choice.end(),
+                                 [&](int candidate) { return candidate != high; });
+    if (!any) return false;
+    result.chosen = *point;
+    const RecipeScore score =
+        score_recipe(input.model, recipe_of(input.base, result, point->choice), input.quantizer,
+                     input.calibration);
+    result.measured = score.mean;
+    result.worst = score.worst;
+    if (!budget.cosine || score.mean >= *budget.cosine) break;
+    const double predicted = std::max(1 - point->cosine, 1e-12);
+    factor = std::max(factor * 1.05, (1 - score.mean) / predicted);
+  }
+  result.within_budget = !budget.cosine || result.measured >= *budget.cosine;
+  return true;
+}
+
 }  // namespace
 
 std::string Candidate::name() const {
@@ -189,40 +221,26 @@ SearchResult search_formats(const SearchInput& input, const ProgressFn& progress
       const QuantizeRecipe recipe = recipe_of(input.base, result, alone);
       const double mean =
           score_recipe(input.model, recipe, input.quantizer, input.calibration).mean;
-      result.groups[g].loss[i] = std::max(0.0, 1 - mean);
+      constexpr double kNoNumber = 2;  // worse than any cosine
+      result.groups[g].loss[i] = std::isfinite(mean) ? std::max(0.0, 1 - mean) : kNoNumber;
     }
   }
   result.curve = trade_off_curve(result.groups);
-  // Measured as a whole; where losses do not add up as predicted, chosen again with what was found.
-  double factor = 1;
-  constexpr int kMostRounds = 6;
-  for (int round = 0; round < kMostRounds; ++round) {
-    const TradeOff* point = pick(result.curve, input.budget, factor);
-    if (point == nullptr) {
-      if (input.budget.bytes) {
-        throw Error(ErrorCode::kUsage, "--budget", "{} bytes are fewer than the least, {}",
-                    *input.budget.bytes, result.curve[0].bytes);
-      }
-      point = &result.curve.back();
-    }
-    result.chosen = *point;
-    const bool any = std::any_of(point->choice.begin(), point->choice.end(),
-                                 [&](int candidate) { return candidate != high; });
-    if (!any) {
-      throw Error(ErrorCode::kUsage, "--budget",
-                  "a cosine of {} leaves every linear in high precision", *input.budget.cosine);
-    }
-    const RecipeScore score =
-        score_recipe(input.model, recipe_of(input.base, result, point->choice), input.quantizer,
-                     input.calibration);
-    result.measured = score.mean;
-    result.worst = score.worst;
-    if (!input.budget.cosine || score.mean >= *input.budget.cosine) break;
-    const double predicted = std::max(1 - point->cosine, 1e-12);
-    factor = std::max(factor * 1.05, (1 - score.mean) / predicted);
+  if (!choose(input, input.budget, result)) {
+    throw Error(ErrorCode::kUsage, "--budget", "{} leaves every linear in high precision",
+                input.budget.cosine ? fmt::format("a cosine of {}", *input.budget.cosine)
+                                    : fmt::format("{} bytes", *input.budget.bytes));
   }
-  result.within_budget = !input.budget.cosine || result.measured >= *input.budget.cosine;
   return result;
+}
+
+bool choose_again(const SearchInput& input, double cosine, SearchResult& result) {
+  SearchResult next = result;
+  if (!choose(input, {cosine, {}}, next) || next.chosen.choice == result.chosen.choice) {
+    return false;
+  }
+  result = std::move(next);
+  return true;
 }
 
 }  // namespace halftone

@@ -38,7 +38,8 @@ struct SearchGroup {
   // By candidate; the last one is high precision.
   std::vector<int64_t> bytes;
   std::vector<double> cost;  // what is minimized
-  std::vector<double> loss;  // 1 - cosine with this group alone in the candidate; of the last 0
+  // 1 - cosine with this group alone in the candidate; of the last 0, of what is no number 2.
+  std::vector<double> loss;
 };
 
 struct TradeOff {
@@ -77,6 +78,9 @@ struct SearchInput {
   WeightQuantizer quantizer;  // empty: the plain one
 };
 SearchResult search_formats(const SearchInput& input, const ProgressFn& progress);
+// Chooses for another cosine from the losses that were measured, and measures the choice. False,
+// and nothing is changed, where no choice that quantizes anything is nearer to it.
+bool choose_again(const SearchInput& input, double cosine, SearchResult& result);
 
 // The recipe of a choice: a rule for each linear.
 QuantizeRecipe recipe_of(const QuantizeRecipe& base, const SearchResult& result,

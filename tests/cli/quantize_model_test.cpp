@@ -24,7 +24,7 @@ class CliQuantizeModel : public Cli {
     const SafetensorsFile fixture(data / "zimage" / "pipeline_guided.safetensors");
     test::write_zimage_folder(dir_ / "model", json::parse(fixture.metadata().at("case")),
                               data / "tokenizer" / "tokenizer.json");
-    std::ofstream(path("prompts.txt")) << "a red circle\ntwo squares\n";
+    std::ofstream(path("prompts.txt")) << "a red circle\ntwo squares\na line\na blue dot\n";
   }
   Result quantize(std::initializer_list<std::string> more) {
     std::vector<std::string> all = {"quantize", "--model", path("model")};
@@ -62,6 +62,12 @@ TEST_F(CliQuantizeModel, CalibratesCertifiesAndRunsFromTheFolder) {
   const json certificate = json::parse(file.metadata().at("halftone.certificate"));
   EXPECT_EQ(certificate, report["certificate"]);
   EXPECT_EQ(certificate["model_hash"], report["model_hash"]);
+  EXPECT_EQ(certificate["prompts"], 1);
+  EXPECT_EQ(certificate["prompts_from"], "given");
+  EXPECT_EQ(certificate["pictures"], 8);  // of that prompt
+  const std::string recipe = bytes_of("out/recipe.toml");
+  EXPECT_THAT(recipe, HasSubstr("[certificate]\nprompts = [\n  \"a blue dot\",\n]"));
+  EXPECT_EQ(recipe.find("a blue dot"), recipe.rfind("a blue dot"));  // not calibrated on
   EXPECT_NE(file.find("layers.0.attention.to_q.weight_input_scale"), nullptr);
   EXPECT_TRUE(fs::exists(path("out/recipe.toml")));
   EXPECT_FALSE(fs::exists(path("out.calibration.safetensors")));
@@ -84,13 +90,28 @@ TEST_F(CliQuantizeModel, ARecipeDoesTheSameAgain) {
   const Result again = quantize({"--recipe", path("one/recipe.toml"), "-o", path("two")});
   ASSERT_EQ(again.code, 0) << again.err;
   EXPECT_EQ(bytes_of("one/recipe.toml"), bytes_of("two/recipe.toml"));
-  const SafetensorsFile one(path("one") + kWeights), two(path("two") + kWeights);
-  for (const TensorEntry& tensor : one.tensors()) {
-    ASSERT_NE(two.find(tensor.name), nullptr) << tensor.name;
-    EXPECT_TRUE(std::ranges::equal(one.bytes(tensor), two.bytes(*two.find(tensor.name))))
-        << tensor.name;
-  }
+  EXPECT_TRUE(bytes_of(std::string("one") + kWeights) == bytes_of(std::string("two") + kWeights));
+  const SafetensorsFile one(path("one") + kWeights);
   EXPECT_EQ(one.find("layers.0.attention.to_q.weight")->dtype, DType::kBF16);
+}
+
+TEST_F(CliQuantizeModel, ARecipeThatASearchFoundDoesTheSameAgain) {
+  ASSERT_EQ(calibrated("nvfp4", "one", {"--budget", "cosine=0.99"}).code, 0);
+  const Result again = quantize({"--recipe", path("one/recipe.toml"), "-o", path("two")});
+  ASSERT_EQ(again.code, 0) << again.err;
+  // With its certificate.
+  EXPECT_TRUE(bytes_of(std::string("one") + kWeights) == bytes_of(std::string("two") + kWeights));
+}
+
+TEST_F(CliQuantizeModel, AListTooShortToSplitIsSaidAndMeasuredOnOurOwn) {
+  std::ofstream(path("prompts.txt")) << "a red circle\ntwo squares\n";
+  const Result result = calibrated("fp8", "out", {"--certify", "2"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("prompts.txt: holds less than 3 prompts"));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  const json certificate = json::parse(result.out)["certificate"];
+  EXPECT_EQ(certificate["prompts_from"], "own");
+  EXPECT_EQ(certificate["prompts"], 2);
 }
 
 TEST_F(CliQuantizeModel, ABudgetIsKeptAndTheCurveShown) {
@@ -106,6 +127,50 @@ TEST_F(CliQuantizeModel, ABudgetIsKeptAndTheCurveShown) {
   for (const json& group : report["search"]["groups"]) {
     EXPECT_THAT(group["weights"][0], testing::Not(HasSubstr(".w2.")));
   }
+}
+
+TEST_F(CliQuantizeModel, ABudgetIsHeldToTheCertificate) {
+  const double asked = 0.997;
+  const Result result = calibrated("nvfp4", "out", {"--budget", "cosine=0.997"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const json report = json::parse(result.out), budget = report["budget"];
+  EXPECT_EQ(budget["asked"], asked);
+  EXPECT_EQ(budget["reached"], report["certificate"]["velocity_cosine"]["mean"]);
+  EXPECT_EQ(budget["measured_by"], "certificate");
+  EXPECT_TRUE(budget["met"]);
+  EXPECT_GE(budget["reached"].get<double>(), asked);
+}
+
+// One linear, so that there are two ways to quantize it: a budget between what the search and what
+// the certificate says of the better one cannot be kept, however often it is tried.
+TEST_F(CliQuantizeModel, ABudgetThatIsMissedIsSaidAndFailsWhenStrict) {
+  const auto ask = [&](double cosine, const std::string& out, const char* strict = "--json") {
+    return calibrated("fp8", out,
+                      {"--include", "layers.1.feed_forward.w2.weight", "--budget",
+                       fmt::format("cosine={}", cosine), strict});
+  };
+  const auto report = [&](const Result& result) {
+    EXPECT_EQ(result.code, 0) << result.err;
+    return json::parse(result.out);
+  };
+  const auto searched = [](const json& r) { return r["search"]["measured_cosine"].get<double>(); };
+  const auto certified = [](const json& r) {
+    return r["certificate"]["velocity_cosine"]["mean"].get<double>();
+  };
+  const json cheaper = report(ask(0.5, "a"));
+  EXPECT_TRUE(cheaper["budget"]["met"]);
+  const json better = report(ask(searched(cheaper) + 1e-9, "b"));
+  printf("%.9f %.9f; %.9f %.9f\n", searched(cheaper), certified(cheaper), searched(better),
+         certified(better));
+  ASSERT_LT(certified(better), searched(better));
+  const double between = (certified(better) + searched(better)) / 2;
+  const json missed = report(ask(between, "c"));
+  EXPECT_FALSE(missed["budget"]["met"]);
+  EXPECT_EQ(missed["budget"]["reached"], certified(better));
+
+  const Result strict = ask(between, "d", "--strict");
+  expect_one_line(strict, 3, "is not reached: the certificate says");
+  EXPECT_FALSE(fs::exists(path("d")));
 }
 
 TEST_F(CliQuantizeModel, OtherDialectsRunTheSame) {
@@ -137,6 +202,52 @@ TEST_F(CliQuantizeModel, WrongUsageIsOneLine) {
   std::ofstream(path("other.toml")) << "version = 1\nfamily = \"sdxl\"\nformat = \"fp8\"\n";
   expect_one_line(quantize({"--recipe", path("other.toml"), "-o", path("x")}), 1,
                   "is a recipe for sdxl, not for z-image");
+  std::ofstream(path("nothing.toml")) << "version = 1\nfamily = \"z-image\"\nformat = \"fp8\"\n"
+                                         "[[keep]]\nmatch = \"*\"\n";
+  expect_one_line(quantize({"--recipe", path("nothing.toml"), "-o", path("x")}), 1,
+                  "nothing.toml: no linear of the model can be converted");
+  expect_one_line(quantize({"-f", "fp8", "--exclude", "*", "-o", path("x")}), 1,
+                  "--exclude: no linear of the model can be converted");
+  expect_one_line(quantize({"--recipe", path("model"), "-o", path("x")}), 1, "is a folder");
+  expect_one_line(quantize({"-f", "fp8", "--exclude", "\xFF", "-o", path("x")}), 2,
+                  "--exclude: '\\xff' is not UTF-8");
+  expect_one_line(quantize({"-f", "fp8", "--seed", "9223372036854775808", "-o", path("x")}), 2,
+                  "--seed");
+  std::ofstream(path("latin.txt")) << "a cat\ncaf\xE9\n";
+  expect_one_line(quantize({"-f", "fp8", "--calibrate", path("latin.txt"), "-o", path("x")}), 1,
+                  "latin.txt: line 2 is not UTF-8: 'caf\\xe9'");
+  EXPECT_FALSE(fs::exists(path("x")));
+}
+
+TEST_F(CliQuantizeModel, AnOutputThatCannotBeWrittenIsToldBeforeAnythingRuns) {
+  const auto refused = [&](const std::string& out, const std::string& reason) {
+    for (const auto& how : {std::vector<std::string>{"--calibrate"}, {}}) {
+      std::vector<std::string> all = {"quantize", "--model", path("model"), "-f", "fp8", "-o", out};
+      all.insert(all.end(), how.begin(), how.end());
+      expect_one_line(run(all), 1, reason);
+    }
+  };
+  std::ofstream(path("file")) << "x";
+  refused(path("file"), "file: is a file");
+  refused(path("file/below"), "file: is a file");
+  refused("/proc/none/below", "/proc/none/below: cannot be");
+  fs::create_directory(path("closed"));
+  fs::permissions(path("closed"), fs::perms::owner_read | fs::perms::owner_exec);
+  if (::access(path("closed").c_str(), W_OK) != 0) {  // root may write anywhere
+    refused(path("closed"), "closed: cannot be written");
+    refused(path("closed/below"), "closed/below: cannot be written");
+  }
+}
+
+TEST_F(CliQuantizeModel, ADamagedCalibrationIsSaidAndBegunAnew) {
+  ASSERT_EQ(calibrated("fp8", "one").code, 0);
+  fs::create_directory(path("two"));
+  std::ofstream(path("two/.calibration.safetensors")) << "something else";
+  const Result result = calibrated("fp8", "two");
+  ASSERT_EQ(result.code, 0);
+  EXPECT_THAT(result.err, HasSubstr(".calibration.safetensors: "));
+  EXPECT_THAT(result.err, HasSubstr("calibration was begun anew"));
+  EXPECT_TRUE(bytes_of(std::string("one") + kWeights) == bytes_of(std::string("two") + kWeights));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
@@ -112,8 +113,47 @@ TEST_F(Calibrate, GoesOnAfterAnInterruptionAndGivesTheSame) {
   // Of other options nothing is taken over.
   options_.prompts[0] = "something else";
   predictions = 0;
-  calibrate(*load(), schedule_, options_, partial, "other", stop_at(-1));
+  const Calibration other = calibrate(*load(), schedule_, options_, partial, "other", stop_at(-1));
   EXPECT_EQ(predictions, 9);
+  EXPECT_NE(other.not_resumed.find("of other options or another model"), std::string::npos);
+}
+
+TEST_F(Calibrate, AFileThatIsDamagedIsSaidAndNotUsed) {
+  const Calibration whole = run();
+  EXPECT_EQ(whole.not_resumed, "");
+  const auto partial = scratch_.path() / "partial.safetensors";
+  std::ofstream(partial) << "not a file of tensors";
+  const Calibration again = run(partial);
+  EXPECT_NE(again.not_resumed.find("partial.safetensors"), std::string::npos);
+  for (const auto& [weight, range] : whole.inputs) {
+    EXPECT_EQ(again.inputs.at(weight).histogram, range.histogram) << weight;
+  }
+}
+
+TEST_F(Calibrate, WhatIsHeldOutIsPredictedButNotWatched) {
+  options_.prompts = {"a red circle", "two blue squares"};
+  const Calibration alone = run();
+  options_.held_out = {"nothing"};
+  const auto partial = scratch_.path() / "partial.safetensors";
+  int calls = 0;
+  const auto stop_in_last = [&](const Progress& p) {
+    if (p.done == 7) throw Error(ErrorCode::kCancelled, "test", "stopped");
+    ++calls;
+  };
+  EXPECT_THROW(run(partial, stop_in_last), Error);
+  EXPECT_EQ(calls, 7);
+  for (const Calibration& c : {run(), run(partial)}) {
+    EXPECT_EQ(c.not_resumed, "");
+    for (const auto& [weight, range] : alone.inputs) {
+      EXPECT_EQ(c.inputs.at(weight).histogram, range.histogram) << weight;
+      EXPECT_EQ(c.moments_of(weight)->sums(), alone.moments_of(weight)->sums()) << weight;
+    }
+    ASSERT_EQ(c.points.size(), 2u);
+    EXPECT_EQ(c.points[0].prompt, 2);
+    ASSERT_EQ(c.conditions.size(), 3u);
+    EXPECT_EQ(score_recipe(*load(), load()->default_recipe(formats::bf16), {}, c).mean > 0.99,
+              true);
+  }
 }
 
 TEST_F(Calibrate, ASearchKeepsItsBudgetAndPredictsWhatItMeasures) {
@@ -140,6 +180,14 @@ TEST_F(Calibrate, ASearchKeepsItsBudgetAndPredictsWhatItMeasures) {
   EXPECT_EQ(search_formats(by_bytes, silent()).chosen.bytes, r.curve.front().bytes);
   by_bytes.budget = {{}, 10};
   EXPECT_THROW(search_formats(by_bytes, silent()), Error);
+  // For more, from what was measured.
+  SearchResult tighter = r;
+  const double higher = 1 - (1 - r.measured) / 2;
+  ASSERT_TRUE(choose_again(input, higher, tighter));
+  EXPECT_GE(tighter.measured, higher);
+  EXPECT_GT(tighter.chosen.bytes, r.chosen.bytes);
+  EXPECT_FALSE(choose_again(input, 1.0, tighter));  // only high precision is that good
+  EXPECT_GE(tighter.measured, higher);
 }
 
 }  // namespace

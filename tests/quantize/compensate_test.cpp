@@ -93,16 +93,91 @@ TEST(Compensate, WithoutCorrelationItIsPlainRounding) {
   std::vector<float> eye(kIn * kIn, 0.0f);
   for (int64_t i = 0; i < kIn; ++i) eye[i * (kIn + 1)] = 1;
   InputMoments moments;
-  moments.restore(kIn, kIn, eye);
+  moments.restore(kIn, eye);
   const QuantizedTensor plain = quantize(cpu_kernels(), w, formats::nvfp4, {}, {1});
   const QuantizedTensor q = quantize_compensated(w, formats::nvfp4, moments, cpu_kernels(), {1});
   EXPECT_TRUE(std::ranges::equal(q.codes.bytes(), plain.codes.bytes()));
   // Inputs that were never seen, or are no numbers, tell nothing.
   for (const float value : {0.0f, NAN}) {
-    moments.restore(kIn, 0, std::vector<float>(kIn * kIn, value));
+    moments.restore(kIn, std::vector<float>(kIn * kIn, value));
     const QuantizedTensor same =
         quantize_compensated(w, formats::nvfp4, moments, cpu_kernels(), {1});
     EXPECT_TRUE(std::ranges::equal(same.codes.bytes(), plain.codes.bytes()));
+  }
+}
+
+// Weights that make scales, spreads and errors degenerate, in every format.
+TEST(Compensate, DegenerateWeightsStayFiniteAndAreNoWorseThanPlain) {
+  const float denormal = 1e-42f, huge = 3e38f;
+  const auto filled = [](int64_t rows, float value) {
+    return test::f32_tensor({rows, kIn},
+                            std::vector<float>(static_cast<size_t>(rows * kIn), value));
+  };
+  const auto scaled = [](int64_t rows, float factor) {
+    std::vector<float> values = test::gaussians(4, rows * kIn);
+    for (float& v : values) v *= factor;
+    return test::f32_tensor({rows, kIn}, values);
+  };
+  std::vector<float> one_value(kOut * kIn, 0.0f);
+  one_value[kIn + 3] = 1;
+  const std::pair<const char*, Tensor> weights[] = {
+      {"zero", filled(kOut, 0)},
+      {"negative zero", filled(kOut, -0.0f)},
+      {"constant", filled(kOut, 0.3f)},
+      {"denormal", filled(kOut, denormal)},
+      {"tiny", scaled(kOut, 1e-38f)},
+      {"huge", filled(kOut, huge)},
+      {"huge of both signs", scaled(kOut, 5e37f)},
+      {"one value", test::f32_tensor({kOut, kIn}, one_value)},
+      {"single row", scaled(1, 1)},
+      {"single row of zeros", filled(1, 0)}};
+  const InputMoments moments = moments_of(correlated_inputs());
+  for (const Format& format : all_formats()) {
+    if (!format.quantized()) continue;
+    for (const auto& [name, w] : weights) {
+      const QuantizedTensor plain = quantize(cpu_kernels(), w, format, {}, {1});
+      const QuantizedTensor q = quantize_compensated(w, format, moments, cpu_kernels(), {2});
+      const Tensor values = dequantize(cpu_kernels(), q, DType::kF32, {1});
+      for (const float y : values.as<float>()) {
+        ASSERT_TRUE(std::isfinite(y)) << format.name << " " << name;
+      }
+      const double before = output_error(w, plain, moments, cpu_kernels(), {1});
+      if (!std::isfinite(before)) continue;  // the squares of outputs are beyond float
+      EXPECT_LE(output_error(w, q, moments, cpu_kernels(), {1}), before)
+          << format.name << " " << name;
+    }
+  }
+}
+
+// Whatever moments are, weights are rounded: with their help, or plainly.
+TEST(Compensate, MomentsThatAreNoneAreOfNoUse) {
+  const Tensor w = test::f32_tensor({kOut, kIn}, test::gaussians(4, kOut * kIn));
+  const auto random = test::gaussians(9, kIn * kIn);
+  const auto matrix = [&](const auto& entry) {
+    std::vector<float> m(kIn * kIn);
+    for (int64_t i = 0; i < kIn * kIn; ++i) m[i] = entry(i / kIn, i % kIn);
+    return m;
+  };
+  const std::pair<const char*, std::vector<float>> cases[] = {
+      {"zero", matrix([](int64_t, int64_t) { return 0.0f; })},
+      {"NaN", matrix([](int64_t, int64_t) { return NAN; })},
+      {"infinite", matrix([](int64_t, int64_t) { return INFINITY; })},
+      {"one NaN", matrix([](int64_t i, int64_t j) { return i == 5 && j == 3 ? NAN : i == j; })},
+      {"negative", matrix([](int64_t i, int64_t j) { return i == j ? -1.0f : 0.0f; })},
+      {"indefinite", matrix([](int64_t i, int64_t j) { return i == j ? 1.0f : 5.0f; })},
+      {"not symmetric", matrix([&](int64_t i, int64_t j) { return random[i * kIn + j]; })},
+      {"huge", matrix([](int64_t i, int64_t j) { return i == j ? 3e38f : 1e38f; })},
+      {"tiny", matrix([](int64_t i, int64_t j) { return i == j ? 1e-44f : 0.0f; })}};
+  for (const auto& [name, sums] : cases) {
+    InputMoments moments;
+    moments.restore(kIn, sums);
+    for (const Format& format : {formats::fp8, formats::mxfp8, formats::nvfp4}) {
+      const QuantizedTensor q = quantize_compensated(w, format, moments, cpu_kernels(), {1});
+      const Tensor values = dequantize(cpu_kernels(), q, DType::kF32, {1});
+      for (const float y : values.as<float>()) {
+        ASSERT_TRUE(std::isfinite(y)) << format.name << " " << name;
+      }
+    }
   }
 }
 

@@ -166,6 +166,20 @@ TEST_F(QuantizeFile, ErrorsOfTinyAndHugeWeightsAreTrue) {
   }
 }
 
+TEST_P(QuantizeFileTo, DegenerateWeightsHaveErrorsThatAreNumbers) {
+  const float values[] = {0.0f, -0.0f, 0.3f, 1e-45f, 1e-40f, 1e-38f, 3.4e38f};
+  for (const int64_t rows : {1, 3}) {
+    for (const float value : values) {
+      tensors_[3].second =
+          test::f32_tensor({rows, 96}, std::vector<float>(static_cast<size_t>(rows * 96), value));
+      const auto& converted = run(GetParam()).converted[1];
+      EXPECT_TRUE(std::isfinite(converted.relative_error)) << value;
+      EXPECT_LE(converted.relative_error, 1) << value;  // what is too small to hold becomes zero
+      if (value == 0) EXPECT_EQ(converted.relative_error, 0) << value;
+    }
+  }
+}
+
 TEST_F(QuantizeFile, LargeTensorsThatAreCopiedReportProgress) {
   tensors_.emplace_back("big", Tensor::zeros(DType::kU8, {40 << 20}));
   write_safetensors(in_, tensors_);

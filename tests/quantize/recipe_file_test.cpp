@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "halftone/base/error.h"
 #include "halftone/quantize/certificate.h"
 #include "tests/support/errors.h"
@@ -23,6 +25,7 @@ RecipeFile example() {
   file.recipe.input_scales = {{"layers.3.w.weight", 0.1f}, {"layers.4.w.weight", 3.0e-5f}};
   file.rounding = Rounding::kCompensated;
   file.calibrated = {{"a cat", "\\ and \"quotes\""}, 64, 96, 20, 7};
+  file.certified = {"a dog", "two ducks"};
   file.origin = {{"model_hash", "00ff"}};
   return file;
 }
@@ -42,6 +45,34 @@ TEST(RecipeFile, ComesBackAsItWas) {
   ASSERT_TRUE(back.calibrated);
   EXPECT_EQ(back.calibrated->prompts, file.calibrated->prompts);
   EXPECT_EQ(back.calibrated->seed, 7);
+  EXPECT_EQ(back.certified, file.certified);
+}
+
+TEST(RecipeFile, PromptsOfAnyCharactersComeBack) {
+  RecipeFile file = example();
+  std::string all;
+  file.calibrated->prompts.clear();
+  for (int byte = 1; byte < 128; ++byte) {
+    file.calibrated->prompts.emplace_back(1, static_cast<char>(byte));
+    all += static_cast<char>(byte);
+  }
+  file.calibrated->prompts.push_back(all);
+  file.calibrated->prompts.emplace_back("\0 in it", 7);
+  file.calibrated->prompts.emplace_back("\xC2\x85 \xE2\x80\xA8 \xF0\x9F\x98\x80");  // NEL, LS
+  file.certified = file.calibrated->prompts;
+  file.recipe.keep = {{all, all}};
+  const RecipeFile back = parse_recipe(to_toml(file), "r.toml");
+  EXPECT_EQ(back.calibrated->prompts, file.calibrated->prompts);
+  EXPECT_EQ(back.certified, file.certified);
+  EXPECT_EQ(back.recipe.keep[0].reason, all);
+
+  file.certified = {"not \xFF text"};
+  try {
+    to_toml(file);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "recipe: 'not \\xff text' is not UTF-8");
+  }
 }
 
 void expect_refused(const std::string& text, const std::string& reason) {
@@ -64,7 +95,65 @@ TEST(RecipeFile, WhatDoesNotFitIsNamedWithItsLine) {
   expect_refused(start + "[[layer]]\nformat = \"fp8\"\n", "'match' is missing");
   expect_refused(start + "[layer]\nmatch = \"a\"\n", "is not [[layer]]");
   expect_refused(start + "rounding = \"up\"\n", "'rounding' is neither");
-  expect_refused(start + "[input_scales]\na = -1.0\n", "a scale is not positive");
+}
+
+// Every field, with every type and number that it cannot be, is named.
+TEST(RecipeFile, FieldsOfAnotherTypeOrOutOfRangeAreNamed) {
+  const std::string start = "version = 1\nfamily = \"z-image\"\nformat = \"fp8\"\n";
+  const std::string values[] = {"3",     "-1", "1e308", "-0.5", "nan",        "inf",    "true",
+                                "\"x\"", "[]", "[1]",   "{}",   "1979-05-27", "{a = 1}"};
+  const auto each_but = [&](std::initializer_list<std::string> fitting, const auto& refuse) {
+    for (const std::string& value : values) {
+      if (std::find(fitting.begin(), fitting.end(), value) == fitting.end()) refuse(value);
+    }
+  };
+  each_but({},
+           [](const std::string& v) { expect_refused("version = " + v, "'version' is not 1"); });
+  each_but({"\"x\""}, [](const std::string& v) {
+    expect_refused("version = 1\nfamily = " + v, "line 2: 'family' is not a string");
+    expect_refused("version = 1\nfamily = \"a\"\nformat = " + v, "line 3: 'format' is not a s");
+  });
+  each_but({"\"x\""}, [&](const std::string& v) {
+    expect_refused(start + "rounding = " + v, "line 4: 'rounding' is not a string");
+    expect_refused(start + "[[select]]\nmatch = " + v, "line 5: 'match' is not a string");
+    expect_refused(start + "[[keep]]\nmatch = " + v, "line 5: 'match' is not a string");
+    expect_refused(start + "[[keep]]\nmatch = \"a\"\nreason = " + v, "'reason' is not a string");
+    const std::string layer = start + "[[layer]]\nmatch = \"a\"\n";
+    expect_refused(layer + "format = " + v, "line 6: 'format' is not a string");
+    expect_refused(layer + "format = \"fp8\"\ninputs = " + v, "'inputs' is not a string");
+  });
+  each_but({"[]"}, [&](const std::string& v) {
+    for (const std::string field : {"select", "keep", "layer"}) {
+      expect_refused(start + field + " = " + v, "line 4: '" + field + "' is not [[" + field);
+    }
+  });
+  each_but({"{}", "{a = 1}"}, [&](const std::string& v) {
+    for (const std::string field : {"calibration", "certificate", "input_scales", "origin"}) {
+      expect_refused(start + field + " = " + v, "line 4: '" + field + "' is not a table");
+    }
+  });
+  each_but({"3"}, [&](const std::string& v) {
+    expect_refused(start + "[input_scales]\n\"b.w\" = " + v, "line 5: 'input_scales' of 'b.w'");
+    for (const std::string field : {"width", "height", "steps", "seed"}) {
+      std::string text = start + "[calibration]\nprompts = [\"a\"]\n" + field + " = " + v + "\n";
+      for (const std::string other : {"width", "height", "steps", "seed"}) {
+        if (other != field) text += other + " = 1\n";
+      }
+      expect_refused(text, "line 6: '" + field + "' is not a whole number from");
+    }
+  });
+  for (const char* scale : {"0", "0.0", "1e-320", "1e38"}) {
+    expect_refused(start + "[input_scales]\na = " + scale, "'input_scales' of 'a' is not a number");
+  }
+  each_but({}, [&](const std::string& v) {
+    expect_refused(start + "[certificate]\nprompts = " + v, "line 5: ");
+    expect_refused(start + "[certificate]\nprompts = " + v, "'prompts' is");
+  });
+  for (const std::string section : {"[[select]]\nmatch = \"a\"", "[[keep]]\nmatch = \"a\"",
+                                    "[[layer]]\nmatch = \"a\"\nformat = \"fp8\"", "[calibration]",
+                                    "[certificate]\nprompts = [\"a\"]"}) {
+    expect_refused(start + section + "\nother = 1", "unknown key 'other'");
+  }
 }
 
 TEST(Certificate, ComesBackAndMeetsAThreshold) {
