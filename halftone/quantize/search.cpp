@@ -32,6 +32,9 @@ std::vector<SearchGroup> groups_of(const SearchInput& input,
                                    const std::vector<Candidate>& candidates) {
   std::map<int, SearchGroup> groups;
   for (const LinearInfo& linear : input.model.linears()) {
+    const auto matches = [&](const std::string& p) { return glob_match(p, linear.weight); };
+    const auto& include = input.base.include;
+    if (!include.empty() && std::none_of(include.begin(), include.end(), matches)) continue;
     const auto keeps = [&](const auto& keep) { return glob_match(keep.pattern, linear.weight); };
     if (std::any_of(input.base.keep.begin(), input.base.keep.end(), keeps)) continue;
     const auto seen = input.calibration.inputs.find(linear.weight);

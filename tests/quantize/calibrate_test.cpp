@@ -151,8 +151,8 @@ TEST_F(Calibrate, WhatIsHeldOutIsPredictedButNotWatched) {
     ASSERT_EQ(c.points.size(), 2u);
     EXPECT_EQ(c.points[0].prompt, 2);
     ASSERT_EQ(c.conditions.size(), 3u);
-    EXPECT_EQ(score_recipe(*load(), load()->default_recipe(formats::bf16), {}, c).mean > 0.99,
-              true);
+    const auto model = load();
+    EXPECT_GT(score_recipe(*model, model->default_recipe(formats::fp8), {}, c).worst, 0.9);
   }
 }
 
