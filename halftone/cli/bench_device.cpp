@@ -42,9 +42,7 @@ Backend device_backend(const BenchOptions& options) {
   return backend;
 }
 
-int threads_of(const BenchOptions& options) {
-  return start_threads(options.threads);
-}
+int threads_of(const BenchOptions& options) { return start_threads(options.threads); }
 int runs_of(const BenchOptions& options) { return options.runs > 0 ? options.runs : 20; }
 DType activations_of(const std::string& precision) {
   return precision == "fp32" ? DType::kF32 : DType::kBF16;

@@ -55,7 +55,8 @@ class Settings {
     for (const auto& [key, value] : json.items()) {
       if (key.starts_with(prefix_)) own[key.substr(prefix_.size())] = value;
     }
-    if (!own.empty()) settings_ = PeftSettings::parse(own, where, prefix_);
+    if (!own.empty())
+      settings_ = PeftSettings::parse(own, where, prefix_.substr(0, prefix_.size() - 1));
   }
 
   bool defined() const { return settings_.has_value(); }

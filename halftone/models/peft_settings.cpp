@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "halftone/io/config_reader.h"
 #include "halftone/io/regular_expression.h"
-#include "halftone/models/config_reader.h"
 
 namespace halftone {
 namespace {
@@ -56,8 +56,8 @@ json read_modules(const ConfigReader& read, const char* name) {
 }  // namespace
 
 PeftSettings PeftSettings::parse(const json& json, const std::string& where,
-                                 const std::string& prefix) {
-  const ConfigReader read(json, where, prefix);
+                                 const std::string& path) {
+  const ConfigReader read(json, where, path);
   PeftSettings s;
   s.where_ = where;
   read.must_be("peft_type", "LORA");

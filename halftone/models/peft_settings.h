@@ -12,10 +12,10 @@ namespace halftone {
 
 class PeftSettings {
  public:
-  // Fields that ask for anything but a plain low-rank product are Errors that name them. `prefix`
+  // Fields that ask for anything but a plain low-rank product are Errors that name them. `path`
   // is how errors call the object where it is not the whole file.
   static PeftSettings parse(const nlohmann::json& json, const std::string& where,
-                            const std::string& prefix = "");
+                            const std::string& path = {});
 
   // What the product of the two matrices is multiplied with. `module` is the path of the module in
   // the model that PEFT adapted. One that the settings leave out, or give another rank, is an

@@ -178,7 +178,8 @@ TEST_F(CalibrationFile, MomentsThatNoInputsHaveAreNamed) {
     EXPECT_THAT(refused_moments(sums), HasSubstr("'moments.a' holds no sums of squares"))
         << at << " " << value;
   }
-  EXPECT_EQ(refused_moments(std::vector<float>(9, 0.0f)), "(no error)");  // inputs that were always zero
+  EXPECT_EQ(refused_moments(std::vector<float>(9, 0.0f)),
+            "(no error)");  // inputs that were always zero
 }
 
 TEST_F(CalibrationFile, OtherFilesAreErrors) {

@@ -37,7 +37,7 @@ Value mlp(const Config& c, const Scope& s, Value x) {
 }
 
 // The base of the rotation's frequencies, which newer files keep in an object of its own.
-double rope_theta(const ConfigReader& read, const std::string& where) {
+double rope_theta(const ConfigReader& read) {
   constexpr double kMost = 1e12;
   double theta = read.number("rope_theta", 0, 1, kMost);
   for (const char* name : {"rope_parameters", "rope_scaling"}) {
@@ -105,7 +105,7 @@ Config parse_config(const nlohmann::json& json, const std::string& where) {
   c.kv_heads = read.integer("num_key_value_heads", 0, 1, kMostOfHeads);
   c.head_dim = read.integer("head_dim", 128, 2, kMostOfHeads);
   c.norm_eps = static_cast<float>(read.number("rms_norm_eps", 0, 1e-12, 1));
-  c.rope_theta = rope_theta(read, where);
+  c.rope_theta = rope_theta(read);
   ignore_what_only_generates_text(read);
   read.finish();
   if (c.heads % c.kv_heads != 0) {

@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/files.h"
-#include "halftone/io/json.h"
 #include "halftone/io/config_reader.h"
+#include "halftone/io/json.h"
 
 namespace halftone::zimage {
 namespace {

@@ -22,8 +22,8 @@ bool is_zimage_file(const std::filesystem::path& file);
 // Everything that can be wrong with the files is wrong here, before any long work.
 std::unique_ptr<DiffusionModel> load_model(const ModelFiles& files, const LoadOptions& options);
 
-// What the text encoder reads where the tokenizer has no template of its own: the prompt as a user's
-// turn, and the start of the answer.
+// What the text encoder reads where the tokenizer has no template of its own: the prompt as a
+// user's turn, and the start of the answer.
 std::string chat_prompt(const std::string& prompt);
 inline constexpr int64_t kMaxPromptTokens = 512;
 

@@ -5,6 +5,7 @@
 #include "halftone/kernels/cpu/fast/gemm.h"
 #include "halftone/kernels/cpu/fast/rows.h"
 #include "halftone/kernels/workspace.h"
+#include "halftone/tensor/mapped_file.h"
 
 namespace halftone::fast {
 namespace {
@@ -128,6 +129,8 @@ template <class Body>
 auto with_onednn(const ConvArgs& args, int threads, const Body& body) {
   require_countable(args);
   require_memory_for_onednn(threads);
+  parallel_for(threads, threads, 1,
+               [](int64_t, int64_t) { prepare_thread_for_truncated_files(); });
   const ThreadLimit limit(threads);
   try {
     return body();

@@ -7,6 +7,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/threads.h"
+#include "halftone/tensor/mapped_file.h"
 
 namespace halftone::fast {
 namespace {
@@ -23,6 +24,7 @@ int64_t pieces_of(int64_t count, int64_t size) { return (count + size - 1) / siz
 
 void gemm(const Gemm& g) {
   const ThreadLimit alone(1);
+  prepare_thread_for_truncated_files();
   const dnnl_status_t status =
       dnnl_sgemm(g.transpose_a ? 'T' : 'N', g.transpose_b ? 'T' : 'N', g.m, g.n, g.k, g.alpha, g.a,
                  g.lda, g.b, g.ldb, g.beta, g.c, g.ldc);
