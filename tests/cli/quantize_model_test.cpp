@@ -232,21 +232,19 @@ TEST_F(CliQuantizeModel, AnOutputThatCannotBeWrittenIsToldBeforeAnythingRuns) {
     }
   };
   std::ofstream(path("file")) << "x";
-  refused(path("file"), "file: is a file");
-  refused(path("file/below"), "file: is a file");
-  refused("/proc/none/below", "/proc/none/below: cannot be");
+  refused(path("file"), "file: is there, and is no folder");
+  refused(path("file/below"), "file' is no folder");
+  refused("/proc/none/below", "/proc/none/below: there is no folder");
   fs::create_directory(path("closed"));
   fs::permissions(path("closed"), fs::perms::owner_read | fs::perms::owner_exec);
   if (::access(path("closed").c_str(), W_OK) != 0) {  // root may write anywhere
-    refused(path("closed"), "closed: cannot be written");
-    refused(path("closed/below"), "closed/below: cannot be written");
+    refused(path("closed/below"), "closed/below: cannot write into its folder");
   }
 }
 
 TEST_F(CliQuantizeModel, ADamagedCalibrationIsSaidAndBegunAnew) {
   ASSERT_EQ(calibrated("fp8", "one").code, 0);
-  fs::create_directory(path("two"));
-  std::ofstream(path("two/.calibration.safetensors")) << "something else";
+  std::ofstream(path("two.calibration.safetensors")) << "something else";
   const Result result = calibrated("fp8", "two");
   ASSERT_EQ(result.code, 0);
   EXPECT_THAT(result.err, HasSubstr(".calibration.safetensors: "));

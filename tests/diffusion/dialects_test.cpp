@@ -44,7 +44,8 @@ class ForeignModel : public testing::Test {
     options.stream = {2};
     const auto model = zimage::load_model({folder_, transformer}, options);
     EXPECT_TRUE(model->load_report().stored);
-    const auto span = generate(*model, schedule_, request_, kSilent).latents.as<float>();
+    const GenerateResult made = generate(*model, schedule_, request_, kSilent);
+    const auto span = made.latents.as<float>();
     return {span.begin(), span.end()};
   }
   void quantize(const fs::path& from, const fs::path& to, const Format& format) {

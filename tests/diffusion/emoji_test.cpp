@@ -104,7 +104,9 @@ TEST(Metrics, AgreeWithTheirDefinitions) {
   EXPECT_DOUBLE_EQ(relative_difference(x, y), 1);
 }
 
-// No precision may get worse: floors lie just under what was measured when they were set.
+// No precision may get worse: floors lie just under the least that was measured with AVX-512 and
+// with AVX2, whose sums round differently. On two prompts that alone moves the worst cosine and
+// SSIM by up to 0.004.
 struct Floor {
   const char* precision;
   double velocity_mean, velocity_worst, ssim_mean;
@@ -132,10 +134,10 @@ ParityOptions gate_options() {
 TEST(EmojiModel, PrecisionsHoldTheirFloors) {
   const ParityOptions options = gate_options();
   const ReferenceRun reference = run_reference(*load("bf16"), schedule(), options, kSilent);
-  const Floor floors[] = {{"fp8", 0.9965, 0.991, 0.985},
-                          {"fp8-tensor", 0.9957, 0.989, 0.985},
+  const Floor floors[] = {{"fp8", 0.9965, 0.991, 0.980},
+                          {"fp8-tensor", 0.9955, 0.987, 0.978},
                           {"mxfp8", 0.9960, 0.986, 0.973},
-                          {"nvfp4", 0.9650, 0.915, 0.915}};
+                          {"nvfp4", 0.9650, 0.909, 0.915}};
   for (const Floor& floor : floors) {
     const ParityResult r = compare_with(reference, *load(floor.precision), options, 0, kSilent);
     expect_above(floor, r);
@@ -189,7 +191,7 @@ TEST_F(CalibratedEmoji, PrecisionsHoldTheirFloors) {
 #if defined(HALFTONE_TOML)
 TEST_F(CalibratedEmoji, RecipesHoldTheirFloors) {
   const Floor floors[] = {{"fp8", 0.9987, 0.9955, 0.992},
-                          {"mxfp8", 0.9986, 0.995, 0.983},
+                          {"mxfp8", 0.9986, 0.995, 0.981},
                           {"nvfp4", 0.9900, 0.972, 0.965}};
   for (const Floor& floor : floors) {
     const auto file = kModel / "recipes" / (std::string(floor.precision) + ".toml");

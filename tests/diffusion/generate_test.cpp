@@ -445,7 +445,7 @@ TEST(Png, CarriesPixelsAndText) {
   EXPECT_EQ(back.rgb[17], 0);
   EXPECT_EQ(back.text, (PngText{{"prompt", "ein Apfel 🍎"}, {"seed", "7"}}));
   EXPECT_THAT(error_of([&] { write_png(dir / "no/x.png", image, {}); }),
-              HasSubstr("no/x.png: No such file"));
+              HasSubstr("no/x.png: there is no folder"));
   test::write_file(dir / "bad.png", "not a png at all");
   EXPECT_THAT(error_of([&] { read_png(dir / "bad.png"); }), HasSubstr("bad.png: PNG"));
 }
