@@ -311,7 +311,8 @@ class ModelQuantizer {
     } catch (const Error& error) {
       if (error.where() != recipe.format.name) throw;
       throw Error(error.code(),
-                  given_                      ? options_.recipe
+                  !result_.not_finite.empty() ? original_.path
+                  : given_                    ? options_.recipe
                   : !options_.exclude.empty() ? "--exclude"
                   : !options_.include.empty() ? "--include"
                                               : original_.path,
@@ -329,6 +330,7 @@ class ModelQuantizer {
           result_.not_finite.push_back(weight);
         }
       }
+      if (!result_.not_finite.empty()) check_selects(base);
     }
     rounder_.emplace(rounding_, &calibration_, threads_);
     result_.recipe = base;
