@@ -119,6 +119,12 @@ double relative_error(const Tensor& x, const QuantizedTensor& q, float largest,
   return sum.norm > 0 ? std::sqrt(sum.error / sum.norm) : 0.0;
 }
 
+// Whether a weight with this largest magnitude stays finite. Next to the largest float a
+// power-of-two scale rounds up to what float does not hold.
+bool can_hold(const Format& format, float largest) {
+  return largest <= (format.scale == ScaleType::kE8M0 ? 448 * 0x1p119f : 0x1.fffffep127f);
+}
+
 // Names of weights that hold NaN or Inf. Found while converting, and then looked for everywhere,
 // because the layout of the output depends on them.
 using Names = std::set<std::string>;
@@ -162,7 +168,8 @@ class FileQuantizer {
       if (is_weight_matrix(tensor)) {
         any_weight = true;
         std::string reason = reason_to_keep(tensor, options_);
-        if (reason.empty() && not_finite.contains(tensor.name)) reason = "holds NaN or Inf";
+        if (reason.empty() && not_finite.contains(tensor.name))
+          reason = "holds NaN, Inf or what would become Inf";
         if (reason.empty()) {
           const WeightChoice how = choice_of(tensor.name);
           metadata_[tensor.name] = {how.format, tensor.shape};
@@ -269,7 +276,7 @@ class FileQuantizer {
   bool convert_tensor(const TensorEntry& entry, SafetensorsWriter& writer) {
     const Tensor x = input_.tensor(entry);
     const float largest = amax(kernels_, x, stream_);
-    if (!std::isfinite(largest)) return false;
+    if (!can_hold(choice_of(entry.name).format, largest)) return false;
     const WeightChoice how = choice_of(entry.name);
     const QuantizedTensor q = options_.quantizer ? options_.quantizer(entry.name, x, how.format)
                                                  : quantize(kernels_, x, how.format, {}, stream_);
@@ -303,7 +310,8 @@ class FileQuantizer {
     Names names;
     for (const auto& [name, entry] : metadata_) {
       progress_({name, 0, 1});
-      if (!std::isfinite(amax(kernels_, input_.tensor(name), stream_))) names.insert(name);
+      const float largest = amax(kernels_, input_.tensor(name), stream_);
+      if (!can_hold(entry.format, largest)) names.insert(name);
     }
     return names;
   }

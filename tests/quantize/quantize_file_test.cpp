@@ -147,7 +147,8 @@ TEST_F(QuantizeFile, WeightsThatAreNotFiniteStayAsTheyAre) {
     tensors_[3].second.mutable_as<float>()[7] = bad;
     const auto report = run(formats::fp8);
     EXPECT_EQ(report.converted.size(), 1u);
-    EXPECT_THAT(describe(report.kept[0]), "blocks.10.mlp.weight: holds NaN or Inf");
+    EXPECT_THAT(describe(report.kept[0]),
+                "blocks.10.mlp.weight: holds NaN, Inf or what would become Inf");
     EXPECT_EQ(test::bytes_of(Checkpoint::open(out_).tensor("blocks.10.mlp.weight")),
               test::bytes_of(tensors_[3].second));
   }
@@ -172,7 +173,13 @@ TEST_P(QuantizeFileTo, DegenerateWeightsHaveErrorsThatAreNumbers) {
     for (const float value : values) {
       tensors_[3].second =
           test::f32_tensor({rows, 96}, std::vector<float>(static_cast<size_t>(rows * 96), value));
-      const auto& converted = run(GetParam()).converted[1];
+      const auto report = run(GetParam());
+      if (report.converted.size() == 1) {  // beyond what a power-of-two scale can hold
+        EXPECT_EQ(GetParam().scale, ScaleType::kE8M0);
+        EXPECT_EQ(value, 3.4e38f);
+        continue;
+      }
+      const auto& converted = report.converted[1];
       EXPECT_TRUE(std::isfinite(converted.relative_error)) << value;
       EXPECT_LE(converted.relative_error, 1) << value;  // what is too small to hold becomes zero
       EXPECT_TRUE(value != 0 || converted.relative_error == 0) << converted.relative_error;
