@@ -48,25 +48,24 @@ Tiling tiling_of(int64_t m, int64_t n, int64_t rows_per_item) {
 
 void gemm_in_tiles(const Gemm& g, const Tiling& tiling, int threads) {
   if (g.m <= 0 || g.n <= 0) return;
-  const auto& [item, rows, cols] = tiling;
+  const int64_t item = tiling.item, rows = tiling.rows, cols = tiling.cols;
   const int64_t per_item = pieces_of(item, rows), across = pieces_of(g.n, cols);
   const int64_t tiles = pieces_of(g.m, item) * per_item * across;
   require_memory_for_onednn(threads);
-  parallel_for(threads, tiles, 1,
-               [&, item = item, rows = rows, cols = cols](int64_t begin, int64_t end) {
-                 for (int64_t t = begin; t < end; ++t) {
-                   const int64_t down = t / across, j = t % across * cols;
-                   const int64_t i = down / per_item * item + down % per_item * rows;
-                   const int64_t stop = std::min(g.m, (down / per_item + 1) * item);
-                   Gemm tile = g;
-                   tile.m = std::min(rows, stop - i);
-                   tile.n = std::min(cols, g.n - j);
-                   tile.a += g.transpose_a ? i : i * g.lda;
-                   tile.b += g.transpose_b ? j * g.ldb : j;
-                   tile.c += i * g.ldc + j;
-                   gemm(tile);
-                 }
-               });
+  parallel_for(threads, tiles, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t down = t / across, j = t % across * cols;
+      const int64_t i = down / per_item * item + down % per_item * rows;
+      const int64_t stop = std::min(g.m, (down / per_item + 1) * item);
+      Gemm tile = g;
+      tile.m = std::min(rows, stop - i);
+      tile.n = std::min(cols, g.n - j);
+      tile.a += g.transpose_a ? i : i * g.lda;
+      tile.b += g.transpose_b ? j * g.ldb : j;
+      tile.c += i * g.ldc + j;
+      gemm(tile);
+    }
+  });
 }
 
 void require_memory_for_onednn(int threads) {
