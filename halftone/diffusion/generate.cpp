@@ -64,7 +64,6 @@ Tensor repeat(const Tensor& x) {
   return out;
 }
 
-// A result that holds NaN or Inf is none; `what` names it, and `cause` what it came from.
 // What may have spoilt latents.
 std::string suspects(const LoadReport& report) {
   std::string adapters;

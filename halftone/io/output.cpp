@@ -180,7 +180,7 @@ void check_distinct_outputs(std::initializer_list<std::pair<std::string, fs::pat
   }
 }
 
-Temporary::Temporary(fs::path target, Kind kind) : target_(follow(without_slash(target))) {
+Temporary::Temporary(const fs::path& target, Kind kind) : target_(follow(without_slash(target))) {
   check_parent(target_);
   remove_stale(target_);
   for (int attempt = 0; fd_ < 0; ++attempt) {

@@ -29,7 +29,7 @@ void check_distinct_outputs(
 class Temporary {
  public:
   enum class Kind { kFile, kFolder };
-  Temporary(std::filesystem::path target, Kind kind);
+  Temporary(const std::filesystem::path& target, Kind kind);
   ~Temporary();
   Temporary(const Temporary&) = delete;
   Temporary& operator=(const Temporary&) = delete;

@@ -16,7 +16,8 @@ std::vector<double> gaussian_window(int64_t size) {
   std::vector<double> window(static_cast<size_t>(size));
   double sum = 0;
   for (int64_t i = 0; i < size; ++i) {
-    const auto d = static_cast<double>(i - size / 2);
+    const int64_t center = size / 2;
+    const auto d = static_cast<double>(i - center);
     sum += window[i] = std::exp(-d * d / (2 * 1.5 * 1.5));
   }
   for (double& w : window) w /= sum;
