@@ -136,6 +136,9 @@ void run_generate(Options options, const Context& context) {
   if (options.size.empty()) options.size = fmt::format("{}x{}", defaults.width, defaults.height);
   if (options.steps == 0) options.steps = defaults.steps;
   if (options.guidance < 0) options.guidance = defaults.guidance;
+  if (!options.negative.empty() && options.guidance == 0) {
+    throw Error(ErrorCode::kUsage, "--negative", "does nothing without --guidance above 0");
+  }
   const GenerateRequest request = request_of(options);
   DiffusionModel& model = *outcome.loaded.model;
   outcome.planned = plan_generate(model, request);

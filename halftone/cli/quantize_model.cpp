@@ -66,8 +66,8 @@ Budget parse_budget(const std::string& text, const Format& smallest) {
 // Weights as they are rounded, each once for each format.
 class Rounder {
  public:
-  Rounder(Rounding rounding, const Calibration* calibration, int threads)
-      : rounding_(rounding), calibration_(calibration), threads_(threads) {}
+  Rounder(Rounding rounding, const Calibration* calibration, int threads, const Context& context)
+      : rounding_(rounding), calibration_(calibration), threads_(threads), context_(context) {}
 
   WeightQuantizer function() {
     if (rounding_ == Rounding::kNearest) return {};
@@ -75,6 +75,9 @@ class Rounder {
       const auto key = std::pair(name, std::string(format.name));
       const auto found = made_.find(key);
       if (found != made_.end()) return found->second;
+      if (context_.interrupted && context_.interrupted()) {  // compensating takes a while
+        throw Error(ErrorCode::kCancelled, "", "interrupted");
+      }
       const InputMoments* moments = calibration_->moments_of(name);
       // A recipe may choose linears whose inputs calibration does not watch.
       QuantizedTensor q =
@@ -90,6 +93,7 @@ class Rounder {
   Rounding rounding_;
   const Calibration* calibration_;
   int threads_;
+  const Context& context_;
   std::map<std::pair<std::string, std::string>, QuantizedTensor> made_;
 };
 
@@ -107,11 +111,17 @@ class ModelQuantizer {
     choose_rounding();
     check_selects(base_recipe());
     original_.model->set_recipe(std::nullopt);
-    if (calibrates_) run_calibration();
-    choose();
-    if (calibrates_ && options_.certify > 0) certify();
-    hold_to_budget();
-    write();
+    try {
+      if (calibrates_) run_calibration();
+      choose();
+      if (calibrates_ && options_.certify > 0) certify();
+      hold_to_budget();
+      write();
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kCancelled || !path_exists(partial_)) throw;
+      throw Error(ErrorCode::kCancelled, "", "interrupted; the next run goes on from '{}'",
+                  printable(partial_.string()));
+    }
     result_.model = original_.path;
     result_.output = options_.output;
     result_.points = calibration_.points.size();
@@ -233,12 +243,12 @@ class ModelQuantizer {
       const auto given = gather_prompts({}, options_.prompts);
       const PromptSets sets = given.empty() ? own : split_prompts(given, searches);
       if (!given.empty() && unseen(given, {}).size() < kFewestToSplit) {
-        fmt::print(stderr,
-                   "halftone quantize: {}: holds less than {} prompts, too few to keep some for "
-                   "measuring: {} on prompts of our own\n",
-                   printable(options_.prompts), kFewestToSplit,
-                   searches ? "formats are chosen and the certificate is measured"
-                            : "the certificate is measured");
+        print_note(
+            "halftone quantize: {}: holds less than {} prompts, too few to keep some for "
+            "measuring: {} on prompts of our own\n",
+            printable(options_.prompts), kFewestToSplit,
+            searches ? "formats are chosen and the certificate is measured"
+                     : "the certificate is measured");
       }
       how_.prompts = sets.calibration;
       if (searches) how_.held_out = sets.search;
@@ -275,7 +285,7 @@ class ModelQuantizer {
         fmt::format("weights are rounded to nearest, because compensating would take {} of memory",
                     human_bytes(bytes));
     if (options_.model.strict) throw Error(ErrorCode::kFallback, "--strict", "{}", why);
-    fmt::print(stderr, "halftone quantize: fallback: {}\n", why);
+    print_note("halftone quantize: fallback: {}\n", why);
   }
 
   void run_calibration() {
@@ -290,8 +300,7 @@ class ModelQuantizer {
                              [&](const Progress& p) { bar.update(p); });
     bar.clear();
     if (!calibration_.not_resumed.empty()) {
-      fmt::print(stderr, "halftone quantize: {}; calibration was begun anew\n",
-                 calibration_.not_resumed);
+      print_note("halftone quantize: {}; calibration was begun anew\n", calibration_.not_resumed);
     }
   }
 
@@ -332,7 +341,7 @@ class ModelQuantizer {
       }
       if (!result_.not_finite.empty()) check_selects(base);
     }
-    rounder_.emplace(rounding_, &calibration_, threads_);
+    rounder_.emplace(rounding_, &calibration_, threads_, context_);
     result_.recipe = base;
     add_scales();
     if (!options_.budget.empty()) search();
@@ -520,14 +529,16 @@ class ModelQuantizer {
     const ProgressFn progress = [&](const Progress& p) { bar.update(p); };
     OutputFolder output(options_.output);
     const fs::path& folder = output.staging();
-    copy_model_folder(original_.path, folder, kPart, progress);
-    result_.files =
-        quantize_checkpoint(input, folder / kPart, how, cpu_kernels(), {threads_}, progress);
-    if (options_.dialect != "halftone") {
-      convert_checkpoint(input, folder / kPart, *find_dialect(options_.dialect), progress);
-    }
-    write_file(folder / kRecipeName, to_toml(recipe_file()));
-    if (calibrates_) write_file(folder / "calibration.json", calibration_json(calibration_));
+    output.write([&] {
+      copy_model_folder(original_.path, folder, kPart, progress);
+      result_.files =
+          quantize_checkpoint(input, folder / kPart, how, cpu_kernels(), {threads_}, progress);
+      if (options_.dialect != "halftone") {
+        convert_checkpoint(input, folder / kPart, *find_dialect(options_.dialect), progress);
+      }
+      write_file(folder / kRecipeName, to_toml(recipe_file()));
+      if (calibrates_) write_file(folder / "calibration.json", calibration_json(calibration_));
+    });
     output.commit({kPart});
     bar.clear();
     std::error_code ignored;

@@ -28,11 +28,14 @@ fs::path folder_of(const fs::path& path) {
 }
 
 // Where a link points, so that renaming replaces what it points at and not the link.
-fs::path follow(const fs::path& path) {
+fs::path follow(fs::path path) {
   std::error_code failed;
-  if (!fs::is_symlink(path, failed)) return path;
-  fs::path target = fs::weakly_canonical(path, failed);
-  return failed ? path : target;
+  for (int links = 0; links < 40 && fs::is_symlink(path, failed); ++links) {
+    const fs::path target = fs::read_symlink(path, failed);
+    if (failed) break;
+    path = target.is_absolute() ? target : folder_of(path) / target;
+  }
+  return path;
 }
 
 // No trailing slash, which would put temporaries inside.
@@ -54,6 +57,17 @@ void check_parent(const fs::path& path) {
     throw Error(ErrorCode::kIo, path.string(), "cannot write into its folder: {}",
                 std::strerror(errno));
   }
+  struct stat ignored{};
+  if (::lstat(path.c_str(), &ignored) != 0 && errno != ENOENT) {  // a name that is too long, say
+    throw Error(ErrorCode::kIo, path.string(), "{}", std::strerror(errno));
+  }
+}
+
+// Room for what a temporary's name adds to its target's.
+std::string shortened(const std::string& name) {
+  constexpr size_t kMost = 200;
+  if (name.size() <= kMost) return name;
+  return fmt::format("{}~{:016x}", name.substr(0, 160), std::hash<std::string>()(name));
 }
 
 bool is_temporary_of(const std::string& name, const std::string& target) {
@@ -69,7 +83,7 @@ bool try_lock(int fd) { return ::flock(fd, LOCK_EX | LOCK_NB) == 0; }
 // What a killed run left behind: nobody holds its lock.
 void remove_stale(const fs::path& target) {
   std::error_code failed;
-  const std::string name = target.filename().string();
+  const std::string name = shortened(target.filename().string());
   for (auto it = fs::directory_iterator(folder_of(target), failed);
        !failed && it != fs::directory_iterator(); it.increment(failed)) {
     if (!is_temporary_of(it->path().filename().string(), name)) continue;
@@ -183,9 +197,10 @@ void check_distinct_outputs(std::initializer_list<std::pair<std::string, fs::pat
 Temporary::Temporary(const fs::path& target, Kind kind) : target_(follow(without_slash(target))) {
   check_parent(target_);
   remove_stale(target_);
+  const std::string name = shortened(target_.filename().string());
   for (int attempt = 0; fd_ < 0; ++attempt) {
-    path_ = target_;
-    path_ += fmt::format("{}{}-{}{}", kMark, ::getpid(), attempt, kSuffix);
+    path_ =
+        folder_of(target_) / fmt::format("{}{}{}-{}{}", name, kMark, ::getpid(), attempt, kSuffix);
     fd_ = create(path_, kind);
     if (fd_ < 0 && (errno != EEXIST || attempt > 1000)) {
       throw Error(ErrorCode::kIo, target_.string(), "cannot create it: {}", std::strerror(errno));
@@ -284,6 +299,17 @@ void write_file(const fs::path& path, std::string_view text) {
   OutputFile file(path);
   file.write(std::as_bytes(std::span(text)));
   file.commit();
+}
+
+void OutputFolder::write(const std::function<void()>& work) const {
+  try {
+    work();
+  } catch (const Error& error) {
+    const std::string here = staging().string();
+    if (!error.where().starts_with(here)) throw;
+    throw Error(error.code(), temporary_.target().string() + error.where().substr(here.size()),
+                "{}", error.message());
+  }
 }
 
 void OutputFolder::commit(std::initializer_list<std::string> replaced) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <span>
@@ -78,6 +79,8 @@ class OutputFolder {
   explicit OutputFolder(const std::filesystem::path& path)
       : temporary_(path, Temporary::Kind::kFolder) {}
   const std::filesystem::path& staging() const { return temporary_.path(); }
+  // Runs `work`; its Errors name files as they will be called.
+  void write(const std::function<void()>& work) const;
   // Syncs everything below, then replaces what stood there. Files of that which are neither in the
   // new one nor below one of its `replaced` sub-folders are someone's, and are kept.
   void commit(std::initializer_list<std::string> replaced);

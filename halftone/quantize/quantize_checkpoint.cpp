@@ -120,6 +120,22 @@ void convert_checkpoint(const Checkpoint& input, const fs::path& folder, Dialect
 
 namespace {
 
+void copy_bytes(const fs::path& from, const fs::path& to, const ProgressFn& progress) {
+  const auto file = Storage::map_file(from);
+  const std::string name = from.filename().string();
+  OutputFile copy(to);
+  constexpr size_t kChunk = 16 << 20;  // short enough to cancel
+  progress({name, 0, 1});
+  for (auto bytes = file->bytes(); !bytes.empty();) {
+    const auto chunk = bytes.first(std::min(kChunk, bytes.size()));
+    copy.write(chunk);
+    bytes = bytes.subspan(chunk.size());
+    progress({name, 0, 1});
+  }
+  file->check_intact();
+  copy.commit();
+}
+
 // What is below `from`, links followed and under their own names; below `part` without weights.
 // `above` are the folders on the way, by which links that lead back are found.
 void copy_below(const fs::path& from, const fs::path& to, const std::string& part, bool weights,
@@ -142,8 +158,7 @@ void copy_below(const fs::path& from, const fs::path& to, const std::string& par
                   fs::exists(status) ? "is neither a file nor a folder" : "is a link to nothing");
     } else if (weights || (name.extension() != ".safetensors" &&
                            !name.string().ends_with(".safetensors.index.json"))) {
-      progress({name.string(), 0, 1});
-      fs::copy_file(entry.path(), to / name);
+      copy_bytes(entry.path(), to / name, progress);
     }
   }
   above.pop_back();

@@ -90,6 +90,8 @@ TEST_F(CliHostile, AnEmptyValueIsNotTheDefault) {
   }
   expect_one_line(run({"quantize", "", "--format", "fp8", "-o", path("q")}), 2, "file");
   expect_one_line(run({"inspect", ""}), 2, "empty");
+  expect_one_line(generate({"x", "--negative", "y", "--guidance", "0", "-o", path("x.png")}), 2,
+                  "--negative");
   // Prompts may well be empty, and take nothing that follows for their value.
   const Result result =
       generate({"--prompt=", "--negative=", "--json", "-o", path("x.png"), "--guidance", "2"});

@@ -59,6 +59,10 @@ TEST_F(Output, ALinkStaysAndWhatItPointsAtIsReplaced) {
   write_file(dir_ / "link", "after");
   EXPECT_TRUE(fs::is_symlink(dir_ / "link"));
   EXPECT_EQ(read_file(dir_ / "far/file"), "after");
+  fs::create_symlink("far/new", dir_ / "dangling");
+  write_file(dir_ / "dangling", "made");
+  EXPECT_TRUE(fs::is_symlink(dir_ / "dangling"));
+  EXPECT_EQ(read_file(dir_ / "far/new"), "made");
 }
 
 TEST_F(Output, PipesAndDevicesAreWrittenIntoAndStay) {
@@ -94,6 +98,10 @@ TEST_F(Output, WhatCannotBeWrittenIsKnownBefore) {
   EXPECT_THAT(problem(dir_ / "file/new"), HasSubstr("is no folder"));
   EXPECT_THAT(problem(dir_ / "folder"), HasSubstr("is a folder"));
   EXPECT_EQ(names(), (Names{"file", "folder"}));
+  EXPECT_EQ(problem(dir_ / std::string(255, 'n')), kNone);
+  write_file(dir_ / std::string(255, 'n'), "x");
+  EXPECT_TRUE(fs::exists(dir_ / std::string(255, 'n')));
+  EXPECT_THAT(problem(dir_ / std::string(256, 'n')), HasSubstr("too long"));
   EXPECT_THAT(error_of([&] {
                 check_distinct_outputs({{"--a", dir_ / "x"}, {"--b", dir_ / "folder/../x"}});
               }),
@@ -122,6 +130,14 @@ TEST_F(Output, WhatAKilledRunLeftIsRemovedAndWhatIsInUseIsNot) {
     const Temporary folder(dir_ / "folder", Temporary::Kind::kFolder);
   }
   EXPECT_EQ(names().size(), 4u);
+}
+
+TEST_F(Output, ErrorsInAFolderNameFilesAsTheyWillBeCalled) {
+  OutputFolder folder(dir_ / "out");
+  EXPECT_EQ(error_of([&] {
+              folder.write([&] { write_file(folder.staging() / "missing/x", ""); });
+            }).find((dir_ / "out/missing/x").string()),
+            0u);
 }
 
 TEST_F(Output, AFolderIsReplacedAsAWhole) {
