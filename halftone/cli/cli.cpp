@@ -28,9 +28,14 @@ std::string name_of_command(const CLI::App& app) {
   return commands.empty() ? "halftone" : "halftone " + commands[0]->get_name();
 }
 
+// Nobody is there to read what is printed: it was closed from the start, or by now.
+bool nobody_reads(int error) { return error == EBADF || error == EPIPE; }
+
 // What was printed may still be in a buffer, and the disk behind it full.
 int check_stdout() {
+  errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout) return kDone;
+  if (nobody_reads(errno)) return kDone;
   print_note("halftone: standard output: cannot write to it: {}\n", std::strerror(errno));
   return kFailed;
 }
@@ -97,6 +102,7 @@ int run(int argc, const char* const* argv, const Context& context) {
                error.code().message());
     return kFailed;
   } catch (const std::system_error& error) {  // how fmt::print says that it could not
+    if (nobody_reads(error.code().value())) return kDone;
     print_note("{}: standard output: cannot write to it: {}\n", name_of_command(app),
                error.code().message());
     return kFailed;

@@ -85,6 +85,9 @@ void run_compare(const Options& options, const Context& context) {
   const fs::path page = options.output, data = fs::path(options.output).replace_extension(".json");
   check_output_file(page);
   check_output_file(data);
+  auto inputs = inputs_of(options.model);
+  inputs.emplace_back(options.file);
+  check_not_inputs({page, data}, inputs);
   check_distinct_outputs({{"the JSON beside the page", data}, {"--output", page}});
   ParityReport report;
   report.version = version();

@@ -97,6 +97,10 @@ void check_outputs(const Options& options) {
                             {"--save-latents", options.save_latents}});
   }
   if (!options.save_latents.empty()) check_output_file(options.save_latents);
+  std::vector<fs::path> inputs = inputs_of(options.model);
+  inputs.emplace_back(options.noise);
+  for (int i = 0; i < options.count; ++i) check_not_inputs({output_name(options, i)}, inputs);
+  check_not_inputs({options.save_latents}, inputs);
 }
 
 // Writes pictures, and latents where they are asked for, one after the other.
@@ -142,6 +146,12 @@ void run_generate(Options options, const Context& context) {
   const GenerateRequest request = request_of(options);
   DiffusionModel& model = *outcome.loaded.model;
   outcome.planned = plan_generate(model, request);
+  if (outcome.loaded.context == nullptr) {  // a device's memory has nothing of the process in it
+    // What libraries will take besides (oneDNN's generated code, zlib's windows), as measured.
+    constexpr int64_t kLibraries = 5 << 19;
+    outcome.planned.process =
+        std::max<int64_t>(0, anonymous_bytes() - outcome.planned.owned_weights) + kLibraries;
+  }
   check_memory(outcome.loaded, outcome.planned, options.model.max_memory);
   std::FILE* const report = options.output == "-" ? stderr : stdout;
   if (!options.json) print_plan(report, outcome.planned);

@@ -82,6 +82,7 @@ ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outc
                         {"converted_weights", outcome.planned.owned_weights},
                         {"values", outcome.planned.arena + outcome.planned.borders},
                         {"scratch", outcome.planned.workspace},
+                        {"process", outcome.planned.process},
                         {"weights_in_files", outcome.planned.file_weights}}}};
   out["images"] = ordered_json::array();
   for (const auto& file : outcome.files) out["images"].push_back(file.string());
@@ -90,8 +91,8 @@ ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outc
 
 void print_plan(std::FILE* to, const ModelMemory& memory) {
   std::string parts =
-      fmt::format("values {} + scratch {}", human_bytes(memory.arena + memory.borders),
-                  human_bytes(memory.workspace));
+      fmt::format("values {} + scratch {} + process {}", human_bytes(memory.arena + memory.borders),
+                  human_bytes(memory.workspace), human_bytes(memory.process));
   if (memory.owned_weights > 0) {
     parts = fmt::format("converted weights {} + {}", human_bytes(memory.owned_weights), parts);
   }

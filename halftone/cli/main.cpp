@@ -2,6 +2,7 @@
 #include <malloc.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 
 #include "halftone/cli/cli.h"
@@ -19,11 +20,18 @@ void spin_briefly(char** argv) {
   ::execv("/proc/self/exe", argv);  // returns only where it fails, and then nothing is lost
 }
 
-// A file that is opened later must not become standard output or error.
+// A file that is opened later must not become standard output or error. What is written to those
+// that were closed still fails.
 void fill_standard_streams() {
   for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
-    if (::fcntl(fd, F_GETFD) == -1) ::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
+    if (::fcntl(fd, F_GETFD) == -1) ::open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
   }
+}
+
+// A reader that went away and a limit on the size of files are errors where something is written.
+void report_instead_of_dying() {
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 // Threads allocate next to nothing, and a heap for each would take 64 MiB of address space.
@@ -34,6 +42,7 @@ void share_one_heap() { ::mallopt(M_ARENA_MAX, 1); }
 int main(int argc, char** argv) {
   spin_briefly(argv);
   fill_standard_streams();
+  report_instead_of_dying();
   share_one_heap();
   halftone::survive_truncated_files();
   auto& interrupts = halftone::cli::Interrupts::start();

@@ -5,8 +5,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
@@ -389,10 +389,21 @@ ModelDefaults sampling_of(const SamplingOptions& options, const ModelDefaults& d
   return chosen;
 }
 
+std::vector<fs::path> inputs_of(const ModelOptions& options) {
+  std::vector<fs::path> inputs = {options.model, options.base};
+  for (const std::string& lora : options.loras) inputs.emplace_back(parse_lora(lora).file);
+  return inputs;
+}
+
 std::vector<std::string> gather_prompts(std::vector<std::string> prompts, const std::string& file) {
   if (file.empty()) return prompts;
-  std::ifstream in(file);
-  if (!in) throw Error(ErrorCode::kNotFound, file, "no such file");
+  const auto mapped = Storage::map_file(file);
+  constexpr size_t kMostBytes = 16 << 20;
+  if (mapped->size() > kMostBytes) {
+    throw Error(ErrorCode::kInvalidInput, file, "{} bytes of prompts are too many", mapped->size());
+  }
+  std::istringstream in(
+      std::string(reinterpret_cast<const char*>(mapped->bytes().data()), mapped->size()));
   int number = 1;
   for (std::string line; std::getline(in, line); ++number) {
     if (line.ends_with('\r')) line.pop_back();  // written on Windows

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -36,6 +37,9 @@ void add_sampling_options(CLI::App& command, SamplingOptions& options);
 // These, and the lines of a file that are not empty, where one is given; one without any is an
 // Error.
 std::vector<std::string> gather_prompts(std::vector<std::string> prompts, const std::string& file);
+
+// The files and folders that these options read.
+std::vector<std::filesystem::path> inputs_of(const ModelOptions& options);
 
 // What a model's folder recommends, in halftone.json; otherwise what its family usually takes.
 struct ModelDefaults {

@@ -138,6 +138,9 @@ Picture draw(const std::vector<Column>& columns, const std::vector<std::string>&
 
 void run_sheet(const Options& options, const Context& context) {
   check_output_file(options.output);
+  auto inputs = inputs_of(options.model);
+  inputs.emplace_back(options.file);
+  check_not_inputs({options.output}, inputs);
   const std::vector<std::string> prompts = read_prompts(options);
   std::vector<Column> columns;
   ProgressBar bar("drawing", context, options.json, ProgressBar::Unit::kSteps);

@@ -194,6 +194,24 @@ void check_distinct_outputs(std::initializer_list<std::pair<std::string, fs::pat
   }
 }
 
+void check_not_inputs(std::initializer_list<fs::path> outputs,
+                      const std::vector<fs::path>& inputs) {
+  std::error_code failed;
+  for (const fs::path& output : outputs) {
+    if (output.empty() || output == "-" || !path_exists(output)) continue;
+    const std::string target = fs::weakly_canonical(follow(output), failed).string();
+    for (const fs::path& input : inputs) {
+      if (input.empty()) continue;
+      const fs::path source = fs::weakly_canonical(input, failed);
+      const bool inside = is_folder(source) && target.starts_with((source / "").string());
+      if (target == source.string() || inside) {
+        throw Error(ErrorCode::kUsage, output.string(), "the output would replace the input '{}'",
+                    printable(input.string()));
+      }
+    }
+  }
+}
+
 Temporary::Temporary(const fs::path& target, Kind kind) : target_(follow(without_slash(target))) {
   check_parent(target_);
   remove_stale(target_);

@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace halftone {
 
@@ -25,6 +26,10 @@ void check_output_folder(const std::filesystem::path& path, const std::string& m
 // Outputs by the names of their options: no two may be the same file. Empty ones do not count.
 void check_distinct_outputs(
     std::initializer_list<std::pair<std::string, std::filesystem::path>> outputs);
+
+// None of these outputs may be one of the inputs, nor replace a file in a folder that is one.
+void check_not_inputs(std::initializer_list<std::filesystem::path> outputs,
+                      const std::vector<std::filesystem::path>& inputs);
 
 // A name beside `target` that no one else uses, locked while this lives and removed at its end.
 class Temporary {

@@ -28,8 +28,9 @@ struct ModelMemory {
   int64_t arena = 0;          // values while running, of the largest program
   int64_t workspace = 0;      // scratch memory of kernels, of the largest program
   int64_t borders = 0;        // what the largest program is given and gives back
+  int64_t process = 0;        // what the process holds besides, where that is known
   // What the process needs besides the files that it maps.
-  int64_t peak() const { return owned_weights + arena + workspace + borders; }
+  int64_t peak() const { return owned_weights + arena + workspace + borders + process; }
 };
 
 // An adapter to apply, and how strongly.

@@ -134,6 +134,8 @@ void copy_bytes(const fs::path& from, const fs::path& to, const ProgressFn& prog
   }
   file->check_intact();
   copy.commit();
+  // It may have shrunk since the model was loaded.
+  if (from.extension() == ".safetensors") static_cast<void>(SafetensorsFile(to));
 }
 
 // What is below `from`, links followed and under their own names; below `part` without weights.

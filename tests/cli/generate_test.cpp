@@ -8,6 +8,7 @@
 #include "tests/cli/process.h"
 #include "tests/support/procedural.h"
 #include "tests/support/run_graph.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/tiny_zimage.h"
 
 namespace halftone {
@@ -281,6 +282,29 @@ TEST_F(CliGenerate, BadInputIsOneLine) {
   expect_one_line(run(arguments({"x", "--noise", path("none")})), 1, "none: no such file");
   expect_one_line(run(arguments({std::string(3000, 'z')})), 2, "tokens are more than the 512");
 }
+
+#if !defined(HALFTONE_SANITIZED)
+// What is told before a run and what the run takes, with the model that ships.
+TEST_F(CliGenerate, MemoryIsWhatWasPlanned) {
+  const std::vector<std::string> points[] = {
+      {"--size", "64x64"},
+      {"--size", "64x64", "--threads", "16"},
+      {"--size", "128x128", "--batch", "4", "--count", "4"},
+      {"--size", "128x64", "--count", "12", "--threads", "1"},
+      {"--size", "192x256", "--precision", "nvfp4", "--threads", "3"}};
+  for (const auto& point : points) {
+    std::vector<std::string> all = {"generate", "x",  "--steps",       "1",     "--device",
+                                    "cpu",      "-o", path("out.png"), "--json"};
+    all.insert(all.end(), point.begin(), point.end());
+    const Result result = run(all);
+    ASSERT_EQ(result.code, 0) << result.err;
+    const json bytes = json::parse(result.out)["peak_bytes"];
+    const double ratio = bytes["measured"].get<double>() / bytes["planned"].get<double>();
+    EXPECT_LE(ratio, 1.05) << point[1] << " " << bytes;
+    EXPECT_GE(ratio, 0.7) << point[1] << " " << bytes;
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace halftone

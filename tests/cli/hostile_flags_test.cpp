@@ -150,6 +150,63 @@ TEST_F(CliHostile, BrokenStandardStreamsAreNoCrash) {
                   path("y.png") + " >&- 2>&-"),
             0);
   EXPECT_EQ(read_png(dir_ / "y.png").width, 24);
+  const std::string small = "generate x --steps 1 --size 24x16 --model " + path("model");
+  EXPECT_EQ(shell(small + " -o - >&-" + quiet), 1);
+  EXPECT_THAT(test::read_file(dir_ / "stderr.txt"), HasSubstr("standard output: cannot write"));
+  // A picture that goes to a file does not depend on who reads the report.
+  EXPECT_EQ(shell(small + " -o " + path("p.png") + " | true"), 0);
+  EXPECT_EQ(read_png(dir_ / "p.png").width, 24);
+}
+
+TEST_F(CliHostile, ALimitOnTheSizeOfFilesIsAnError) {
+  const std::string limited = "ulimit -f 0; " HALFTONE_PROGRAM " ",
+                    quiet = " 2>" + path("stderr.txt");
+  const std::string commands[] = {
+      "generate x --steps 1 --size 24x16 --model " + path("model") + " -o " + path("f.png"),
+      "quantize --model " + path("model") + " -f fp8 -o " + path("f"),
+      "quantize " + path("model/transformer/diffusion_pytorch_model.safetensors") + " -f fp8 -o " +
+          path("f.safetensors")};
+  for (const std::string& command : commands) {
+    // What it says can only go into a pipe.
+    EXPECT_EQ(std::system(("(" + limited + command + " 2>&1 >/dev/null; echo $?) | cat >" +
+                           path("stderr.txt"))
+                              .c_str()),
+              0);
+    EXPECT_THAT(test::read_file(dir_ / "stderr.txt"), HasSubstr("File too large"));
+    EXPECT_THAT(test::read_file(dir_ / "stderr.txt"), testing::EndsWith("1\n"));
+  }
+  EXPECT_EQ(names(), std::vector<std::string>{"model"});
+}
+
+TEST_F(CliHostile, InputsAreNotOverwritten) {
+  const auto refused = [&](const std::vector<std::string>& arguments) {
+    expect_one_line(run(arguments), 2, "would replace the input");
+  };
+  test::write_file(dir_ / "p.txt", "a cat\n");
+  const std::string model = path("model"), config = path("model/vae/config.json");
+  const std::string before = test::read_file(config);
+  refused({"generate", "x", "--model", model, "-o", config});
+  refused({"generate", "x", "--model", model, "-o", path("x.png"), "--save-latents", config});
+  refused({"generate", "x", "--model", model, "--lora", path("p.txt"), "-o", path("p.txt")});
+  refused({"generate", "x", "--model", model, "--noise", path("p.txt"), "-o", path("p.txt")});
+  refused({"sheet", "--file", path("p.txt"), "--model", model, "-o", path("p.txt")});
+  refused({"compare", "--prompts", path("p.txt"), "--model", model, "-o", path("p.txt")});
+  fs::create_symlink(config, dir_ / "link.png");
+  refused({"generate", "x", "--model", model, "-o", path("link.png")});
+  EXPECT_EQ(test::read_file(config), before);
+  EXPECT_EQ(test::read_file(dir_ / "p.txt"), "a cat\n");
+}
+
+TEST_F(CliHostile, PromptsThatAreNoneAreNamed) {
+  ASSERT_EQ(::mkfifo((dir_ / "pipe").c_str(), 0600), 0);
+  for (const char* file : {"/dev/zero", "pipe", "."}) {
+    expect_one_line(
+        run({"sheet", "--file", *file == '/' ? file : path(file), "--model", path("model")}), 1,
+        "is ");
+  }
+  expect_one_line(generate({"\xFF\xFE", "--json", "-o", path("x.png")}), 2, "prompt: ");
+  expect_one_line(generate({std::string(100000, 'a'), "--json", "-o", path("x.png")}), 2,
+                  "prompt: 100000 bytes");
 }
 
 // oneDNN's products run with the stack inside heap buffers, where no handler may run.

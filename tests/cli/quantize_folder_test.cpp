@@ -101,6 +101,26 @@ TEST_F(CliQuantizeFolder, LinksAreFollowedAndNothingOutsideIsTouched) {
             std::vector<std::string>());
 }
 
+TEST_F(CliQuantizeFolder, AComponentThatShrankBeforeItIsCopiedIsNotDelivered) {
+  const fs::path text = dir_ / "model/text_encoder/model.safetensors";
+  for (int i = 0; i < 8; ++i) {
+    const auto size = fs::file_size(text);
+    const std::string bytes = test::read_file(text);
+    const pid_t child =
+        start({"quantize", "--model", path("model"), "--format", "fp8", "-o", path("out")},
+              dir_ / "stdout.txt", dir_ / "stderr.txt");
+    std::this_thread::sleep_for(std::chrono::milliseconds(30 + 12 * i));
+    fs::resize_file(text, size / 2);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 0) {  // it was done before
+      EXPECT_EQ(fs::file_size(dir_ / "out/text_encoder/model.safetensors"), size);
+    }
+    test::write_file(text, bytes);
+  }
+}
+
 TEST_F(CliQuantizeFolder, TheOutputMustLieBesideTheModel) {
   expect_one_line(quantize("model", "model/out"), 2, "one within the other");
   expect_one_line(quantize("model", "model"), 2, "the output is the input");

@@ -238,6 +238,14 @@ class Model final : public DiffusionModel {
   }
 
   std::vector<int32_t> tokenize(const std::string& prompt) const {
+    constexpr size_t kMostBytes = 1 << 16;  // many times what any prompt of so many tokens takes
+    if (prompt.size() > kMostBytes) {
+      throw Error(ErrorCode::kUsage, "prompt", "{} bytes are more than the {} that are looked at",
+                  prompt.size(), kMostBytes);
+    }
+    if (!is_valid_utf8(prompt)) {
+      throw Error(ErrorCode::kUsage, "prompt", "'{}' is not UTF-8", printable(prompt));
+    }
     std::vector<int32_t> ids =
         tokenizer_.encode(chat_ ? chat_->render(prompt) : chat_prompt(prompt));
     if (static_cast<int64_t>(ids.size()) > kMaxPromptTokens) {
