@@ -12,6 +12,7 @@
 #include "halftone/quantize/recipe_file.h"
 #include "tests/support/procedural.h"
 #include "tests/support/run_graph.h"
+#include "tests/support/sanitizers.h"
 
 namespace halftone {
 namespace {
@@ -132,6 +133,7 @@ ParityOptions gate_options() {
 }
 
 TEST(EmojiModel, PrecisionsHoldTheirFloors) {
+  if (test::kSanitized) GTEST_SKIP() << "quality is measured without sanitizers";
   const ParityOptions options = gate_options();
   const ReferenceRun reference = run_reference(*load("bf16"), schedule(), options, kSilent);
   const Floor floors[] = {{"fp8", 0.9965, 0.991, 0.980},
@@ -156,6 +158,7 @@ ParityOptions unseen_options() {
 class CalibratedEmoji : public testing::Test {
  protected:
   static void SetUpTestSuite() {
+    if (test::kSanitized) return;
     CalibrationOptions calibration;
     calibration.prompts = {"a rocket on a dark background", "two trees and a house"};
     calibration.width = calibration.height = 128;
@@ -190,6 +193,7 @@ class CalibratedEmoji : public testing::Test {
 };
 
 TEST_F(CalibratedEmoji, PrecisionsHoldTheirFloors) {
+  if (test::kSanitized) GTEST_SKIP() << "quality is measured without sanitizers";
   const auto model = load("bf16");
   expect_recipe_above({"fp8", 0.9968, 0.992, 0.991}, model->default_recipe(formats::fp8));
   expect_recipe_above({"nvfp4", 0.9570, 0.900, 0.880}, model->default_recipe(formats::nvfp4));
@@ -197,6 +201,7 @@ TEST_F(CalibratedEmoji, PrecisionsHoldTheirFloors) {
 
 #if defined(HALFTONE_TOML)
 TEST_F(CalibratedEmoji, RecipesHoldTheirFloors) {
+  if (test::kSanitized) GTEST_SKIP() << "quality is measured without sanitizers";
   const Floor floors[] = {{"fp8", 0.9987, 0.9955, 0.992},
                           {"mxfp8", 0.9982, 0.995, 0.990},
                           {"nvfp4", 0.9900, 0.972, 0.965}};

@@ -8,3 +8,11 @@
 #define HALFTONE_SANITIZED 1
 #endif
 #endif
+
+namespace halftone::test {
+#if defined(HALFTONE_SANITIZED)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+}  // namespace halftone::test
