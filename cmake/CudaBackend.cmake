@@ -9,7 +9,7 @@ endif()
 # Headers that generated kernels include travel inside the program.
 set(embedded base/host_device.h numerics/bf16.h numerics/gelu.h numerics/minifloat.h
     numerics/scale_rules.h numerics/swizzle_offset.h kernels/cuda/pair_codecs.cuh
-    kernels/cuda/fused_prelude.cuh)
+    kernels/cuda/fused_params.h kernels/cuda/fused_prelude.cuh)
 set(embedded_entries "")
 foreach(header ${embedded})
   file(READ ${CMAKE_SOURCE_DIR}/halftone/${header} text)

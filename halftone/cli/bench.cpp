@@ -15,8 +15,7 @@
 #include "halftone/models/weights.h"
 #include "halftone/models/zimage/names.h"
 #include "halftone/models/zimage/transformer.h"
-#include "halftone/passes/fuse.h"
-#include "halftone/passes/lower.h"
+#include "halftone/passes/compile.h"
 
 namespace halftone::cli {
 namespace {
@@ -60,13 +59,12 @@ class BlockBench {
     auto graph = zimage::build_blocks(config, 1, 1, options.tokens, activations);
     Weights weights = random_weights(*graph, activations);
     inputs_ = random_inputs(*graph);
-    if (format.quantized()) {
-      const QuantizedGraph quantized = quantize_linears(*graph, zimage::default_recipe(format));
-      quantize_weights(weights, quantized.report, cpu_kernels(), stream);
-      graph = lower(*quantized.graph);
-    }
-    if (options.compile == "on") graph = fuse(*graph);
-    program_ = std::make_unique<Program>(graph, weights, cpu_kernels(), stream);
+    CompileOptions how;
+    if (format.quantized()) how.recipe = zimage::default_recipe(format);
+    how.optimize = options.compile == "on";
+    const CompiledGraph compiled = compile(*graph, how, cpu_kernels(), stream);
+    quantize_weights(weights, compiled.report, cpu_kernels(), stream);
+    program_ = std::make_unique<Program>(compiled.graph, weights, cpu_kernels(), stream);
   }
 
   double run() { return seconds_of(*program_, inputs_); }
@@ -217,6 +215,19 @@ void add_bench(CLI::App& app, const Context&) {
       ->type_name("N")
       ->check(CLI::Range(1, 200));
   model->callback([m] { bench_blocks_on_device(*m, m->layers); });
+
+  CLI::App* compiling = command->add_subcommand(
+      "compile", "Building, compiling and planning a whole Z-Image, before anything runs");
+  auto c = std::make_shared<BenchOptions>();
+  add_bench_options(*compiling, *c);
+  compiling->add_option("--layers", c->layers, "Blocks")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 1000));
+  for (const char* other : {"--device", "--compile", "--tokens", "--threads", "--profile"}) {
+    compiling->remove_option(compiling->get_option(other));
+  }
+  compiling->callback([c] { bench_compile(*c); });
 
   CLI::App* linear =
       command->add_subcommand("linear", "The linears of a Z-Image block, per precision (GPU)");

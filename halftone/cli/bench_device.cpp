@@ -18,9 +18,7 @@
 #include "halftone/models/weights.h"
 #include "halftone/models/zimage/names.h"
 #include "halftone/models/zimage/transformer.h"
-#include "halftone/passes/fuse.h"
-#include "halftone/passes/lower.h"
-#include "halftone/passes/merge.h"
+#include "halftone/passes/compile.h"
 #include "halftone/runtime/backend.h"
 
 namespace halftone::cli {
@@ -84,18 +82,17 @@ class DeviceBench {
               std::shared_ptr<Arena> arena = std::make_shared<Arena>()) {
     const Format format = *find_format(precision);
     Weights weights = random_weights(*graph, activations_of(precision));
-    if (format.quantized()) {
-      const QuantizedGraph quantized = quantize_linears(*graph, zimage::default_recipe(format));
-      quantize_once_per_shape(weights, quantized.report, threads_of(options));
-      graph = lower(*quantized.graph);
-    }
-    const bool compile = options.compile == "on";
-    if (compile) graph = fuse(*merge_linears(*graph));
-    unfused_ = unfused_in_blocks(*graph);
-    weights = to_device(weights, merged_weights(*graph), *backend.device);
-    const ProgramOptions how{backend.kernels, backend.stream(threads_of(options)), compile};
+    CompileOptions compile;
+    if (format.quantized()) compile.recipe = zimage::default_recipe(format);
+    compile.optimize = options.compile == "on";
+    const Stream stream = backend.stream(threads_of(options));
+    const CompiledGraph compiled = halftone::compile(*graph, compile, *backend.kernels, stream);
+    quantize_once_per_shape(weights, compiled.report, threads_of(options));
+    unfused_ = unfused_in_blocks(*compiled.graph);
+    weights = to_device(weights, weight_stacks(*compiled.graph), *backend.device);
+    const ProgramOptions how{backend.kernels, stream, compile.optimize};
     const auto start = Clock::now();
-    program_ = std::make_unique<Program>(graph, weights, how, std::move(arena));
+    program_ = std::make_unique<Program>(compiled.graph, weights, how, std::move(arena));
     plan_seconds_ = since(start);
   }
 

@@ -36,6 +36,9 @@ zimage::TransformerConfig bench_config(const BenchOptions& options);
 double linear_flops(const zimage::TransformerConfig& config, int64_t tokens);
 double attention_flops(const zimage::TransformerConfig& config, int64_t tokens);
 
+// See bench_compile.cpp.
+void bench_compile(const BenchOptions& options);
+
 // On a GPU; see bench_device.cpp.
 void bench_blocks_on_device(const BenchOptions& options, int64_t layers);
 void bench_linear_on_device(const BenchOptions& options);

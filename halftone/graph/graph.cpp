@@ -42,6 +42,13 @@ Value Graph::weight(const std::string& name, const ValueType& type) {
   return weights_[name] = new_value(type, Source::kWeight, name);
 }
 
+Value Graph::stacked_weight(const std::vector<std::string>& parts, const ValueType& type) {
+  HT_ASSERT(parts.size() > 1 && !weights_.contains(parts[0]));
+  const Value value = weights_[parts[0]] = new_value(type, Source::kWeight, parts[0]);
+  values_.back().parts = parts;
+  return value;
+}
+
 Value Graph::constant(const std::string& name, const Tensor& tensor) {
   const Value value = new_value({tensor.shape(), tensor.dtype(), {}}, Source::kConstant, name);
   values_.back().constant = tensor;

@@ -68,6 +68,9 @@ struct ValueInfo {
   ValueType type;
   Source source = Source::kNode;
   std::string name;  // of an input, weight or constant; otherwise empty
+  // Of a weight that stands for several: their names, in the order in which their rows follow each
+  // other. Its own name is that of the first.
+  std::vector<std::string> parts;
   Tensor constant;
   int producer = -1;  // index of the node
 };
@@ -95,6 +98,9 @@ class Graph {
 
   Value input(const std::string& name, const ValueType& type);
   Value weight(const std::string& name, const ValueType& type);  // the same name, the same value
+  // Several weights, one after the other along their first dimension. None of them is a weight of
+  // this graph by itself.
+  Value stacked_weight(const std::vector<std::string>& parts, const ValueType& type);
   Value constant(const std::string& name, const Tensor& tensor);
   void output(const std::string& name, Value value);
 

@@ -62,6 +62,11 @@ struct FusedRowsAttributes {
   std::vector<RowStep> steps;
 };
 
+// How long a chain a backend takes.
+struct FusedLimits {
+  size_t steps = 16, inputs = 24;
+};
+
 struct FusedRowsArgs {
   const FusedRowsAttributes* how = nullptr;
   std::span<const ConstView> inputs;

@@ -31,7 +31,11 @@ struct Kernel {
 
 struct Kernels {
   const char* name = "";
-  bool strided_attention = false;  // attention takes views with a token stride
+  // What graphs should be like, for passes.
+  bool strided_attention = false;    // attention takes views with a token stride
+  bool wide_products = false;        // one product for several linears is faster than one for each
+  bool products_apply_gelu = false;  // at no cost
+  FusedLimits fused_limits;
   Kernel<AmaxArgs> amax;
   Kernel<QuantizeArgs> quantize;
   Kernel<DequantizeArgs> dequantize;

@@ -3,14 +3,12 @@
 
 #include <algorithm>
 #include <list>
+#include <map>
 #include <memory>
 #include <string>
 
 #include "halftone/models/model.h"
-#include "halftone/passes/fuse.h"
-#include "halftone/passes/gelu.h"
-#include "halftone/passes/merge.h"
-#include "halftone/passes/swizzle.h"
+#include "halftone/passes/compile.h"
 #include "halftone/runtime/program.h"
 
 namespace halftone {
@@ -18,44 +16,38 @@ namespace halftone {
 class Component {
  public:
   // `graphs` show which weights are used together: on a device some are stacked.
-  Component(Weights weights, std::span<const std::shared_ptr<Graph>> graphs,
+  Component(Weights weights, std::span<const std::shared_ptr<Graph>> graphs, CompileOptions compile,
             const LoadOptions& options, std::shared_ptr<Arena> arena)
       : weights_(std::move(weights)),
+        compile_(std::move(compile)),
         options_{options.kernels, options.stream, options.compile, options.cancelled},
         arena_(std::move(arena)) {
     for (const auto& [name, weight] : weights_) check_intact(weight);
     DeviceContext* device = options.stream.device;
     if (device == nullptr) return;
-    if (options.compile) {
-      const auto can_stack = [&](const std::string& a, const std::string& b) {
-        return are_stored_alike(weights_.at(a), weights_.at(b));
-      };
-      for (const auto& graph : graphs) {
-        for (const std::string& name : merged_weights(*merge_linears(*graph, can_stack))) {
-          merged_.push_back("|" + name + "|");
-        }
+    CompileOptions how = compile_;
+    how.can_stack = [&](const std::string& a, const std::string& b) {
+      return are_stored_alike(weights_.at(a), weights_.at(b));
+    };
+    for (const auto& graph : graphs) {
+      for (WeightStack& stack : weight_stacks(*this->compile(*graph, how).graph)) {
+        for (const std::string& name : stack) stack_of_[name] = stacks_.size();
+        stacks_.push_back(std::move(stack));
       }
     }
-    std::vector<std::string> names;
-    for (const std::string& name : merged_) names.push_back(name.substr(1, name.size() - 2));
     const Weights host = std::move(weights_);
-    weights_ = to_device(host, names, *device);
+    weights_ = to_device(host, stacks_, *device);
     for (const auto& [name, weight] : host) check_intact(weight);  // copied, or lost meanwhile
   }
 
   // As this component's programs run a graph.
-  std::shared_ptr<Graph> compiled(const std::shared_ptr<Graph>& graph) const {
-    if (!options_.record) return graph;
-    if (options_.stream.device == nullptr) return fuse(*graph);
-    const auto stacked = [&](const std::string& a, const std::string& b) {
-      return std::any_of(merged_.begin(), merged_.end(), [&](const std::string& names) {
-        return names.find("|" + a + "|") != std::string::npos &&
-               names.find("|" + b + "|") != std::string::npos;
-      });
+  std::shared_ptr<Graph> compiled(const Graph& graph) const {
+    CompileOptions how = compile_;
+    how.can_stack = [&](const std::string& a, const std::string& b) {
+      const auto x = stack_of_.find(a), y = stack_of_.find(b);
+      return x != stack_of_.end() && y != stack_of_.end() && x->second == y->second;
     };
-    auto compiled = fold_gelu(*merge_linears(*graph, stacked));
-    if (options_.stream.device->multiplies_blocks()) compiled = swizzle_block_scales(*compiled);
-    return fuse(*compiled);
+    return compile(graph, how).graph;
   }
 
   const Weights& weights() const { return weights_; }
@@ -87,22 +79,22 @@ class Component {
     std::string key;
     std::unique_ptr<Program> program;
   };
-  static bool are_stored_alike(const Weight& a, const Weight& b) {
-    const auto *x = std::get_if<QuantizedTensor>(&a), *y = std::get_if<QuantizedTensor>(&b);
-    if ((x == nullptr) != (y == nullptr)) return false;
-    if (x != nullptr) return x->format == y->format;
-    return std::get<Tensor>(a).dtype() == std::get<Tensor>(b).dtype();
-  }
   static bool is_mapped(const Weight& weight) {
     const auto* quantized = std::get_if<QuantizedTensor>(&weight);
     return quantized != nullptr ? quantized->codes.mapped() : std::get<Tensor>(weight).mapped();
   }
 
+  CompiledGraph compile(const Graph& graph, const CompileOptions& how) const {
+    return halftone::compile(graph, how, *options_.kernels, options_.stream);
+  }
+
   Weights weights_;
+  CompileOptions compile_;
   ProgramOptions options_;
   std::shared_ptr<Arena> arena_;
-  std::vector<std::string> merged_;  // "|a|b|": weights that were stacked
-  std::list<Entry> programs_;        // most recent first
+  std::vector<WeightStack> stacks_;         // weights that lie together on the device
+  std::map<std::string, size_t> stack_of_;  // by name
+  std::list<Entry> programs_;               // most recent first
   int built_ = 0;
 };
 

@@ -9,8 +9,6 @@
 namespace halftone {
 namespace {
 
-constexpr size_t kMostSteps = 16;
-
 // A value as rows: one per token of [B, T, ...].
 struct RowShape {
   int64_t items = 0, rows_per_item = 0, length = 0;
@@ -70,13 +68,19 @@ std::optional<FusedRowsAttributes::Input> as_input(const Shape& shape, const Row
 
 class Fuser {
  public:
-  explicit Fuser(const Graph& graph)
+  Fuser(const Graph& graph, const FusedLimits& limits)
       : graph_(graph),
+        limits_(limits),
         group_of_(graph.nodes().size(), -1),
-        consumers_(graph.values().size(), std::vector<int>{}) {
+        first_of_span_(graph.nodes().size()),
+        seen_in_(graph.nodes().size(), 0),
+        consumers_(graph.values().size(), std::vector<int>{}),
+        is_output_(graph.values().size(), false) {
     for (size_t i = 0; i < graph.nodes().size(); ++i) {
+      first_of_span_[i] = static_cast<int>(i);
       for (const int id : graph.nodes()[i].inputs) consumers_[id].push_back(static_cast<int>(i));
     }
+    for (const auto& [name, output] : graph.outputs()) is_output_[output.id()] = true;
   }
 
   std::shared_ptr<Graph> run() {
@@ -87,7 +91,8 @@ class Fuser {
  private:
   struct Group {
     RowShape rows;
-    std::vector<int> nodes;
+    std::vector<int> nodes;   // in the graph's order
+    std::vector<int> inputs;  // values from outside
   };
 
   // The rows of a node that can be a step, if it can.
@@ -128,31 +133,54 @@ class Fuser {
     for (const int id : node.inputs) {
       const int root = columns_of(id).value;
       if (graph_.values()[root].source != Source::kNode) continue;
-      for (size_t g = 0; g < groups_.size(); ++g) {
-        if (reads(groups_[g], root) && try_join(index, static_cast<int>(g), *rows)) return;
+      for (const int group : readers_of_[root]) {
+        if (try_join(index, group, *rows)) return;
       }
     }
-    group_of_[index] = static_cast<int>(groups_.size());
-    groups_.push_back({*rows, {index}});
+    groups_.push_back({*rows, {}, {}});
+    join(index, static_cast<int>(groups_.size()) - 1);
   }
 
   bool try_join(int index, int group, const RowShape& rows) {
-    Group& g = groups_[group];
-    if (!g.rows.same_rows(rows) || g.rows.length != rows.length || g.nodes.size() >= kMostSteps ||
+    const Group& g = groups_[group];
+    if (!g.rows.same_rows(rows) || g.rows.length != rows.length || !has_room(index, group) ||
         !can_join(index, group)) {
       return false;
     }
-    group_of_[index] = group;
-    g.nodes.push_back(index);
+    join(index, group);
     return true;
   }
 
-  bool reads(const Group& group, int root) const {
-    return std::any_of(group.nodes.begin(), group.nodes.end(), [&](int node) {
-      const auto& inputs = graph_.nodes()[node].inputs;
-      return std::any_of(inputs.begin(), inputs.end(),
-                         [&](int id) { return columns_of(id).value == root; });
-    });
+  bool is_outside(int id, int group) const {
+    const int producer = graph_.values()[id].producer;
+    return producer < 0 || group_of_[producer] != group;
+  }
+
+  bool has_room(int index, int group) const {
+    const Group& g = groups_[group];
+    size_t inputs = g.inputs.size();
+    for (const int id : graph_.nodes()[index].inputs) {
+      const bool known = std::find(g.inputs.begin(), g.inputs.end(), id) != g.inputs.end();
+      inputs += is_outside(id, group) && !known ? 1 : 0;
+    }
+    return g.nodes.size() < limits_.steps && inputs <= limits_.inputs;
+  }
+
+  void join(int index, int group) {
+    Group& g = groups_[group];
+    for (const int id : graph_.nodes()[index].inputs) {
+      if (!is_outside(id, group)) continue;
+      if (std::find(g.inputs.begin(), g.inputs.end(), id) != g.inputs.end()) continue;
+      g.inputs.push_back(id);
+      std::vector<int>& readers = readers_of_[columns_of(id).value];
+      const auto at = std::lower_bound(readers.begin(), readers.end(), group);
+      if (at == readers.end() || *at != group) readers.insert(at, group);
+    }
+    for (int i = g.nodes.empty() ? index : g.nodes.back(); i <= index; ++i) {
+      first_of_span_[i] = std::min(first_of_span_[i], g.nodes.empty() ? index : g.nodes.front());
+    }
+    group_of_[index] = group;
+    g.nodes.push_back(index);
   }
 
   // What a value is columns of: itself mostly, or what it was cut from.
@@ -187,23 +215,34 @@ class Fuser {
     return found;
   }
 
+  // Nothing before this node depends on it or on what follows it: no group lies on both sides.
+  int start_of_closed(int node) const {
+    while (first_of_span_[node] < node) node = first_of_span_[node];
+    return node;
+  }
+
   // Whether no input from outside the group depends on the group: otherwise neither could be first.
-  bool can_join(int index, int group) const {
-    std::vector<int> open;
-    std::vector<bool> seen(graph_.nodes().size(), false);
+  // Only what lies between them is looked at, so that all of this takes time in proportion to the
+  // graph's size.
+  bool can_join(int index, int group) {
+    const int start = start_of_closed(groups_[group].nodes.front());
+    ++search_;
+    std::vector<int>& open = open_;
+    open.clear();
     const auto push_inputs_of = [&](int node) {
       for (const int id : graph_.nodes()[node].inputs) {
         const int producer = graph_.values()[id].producer;
-        if (producer >= 0 && !seen[producer]) {
-          seen[producer] = true;
-          open.push_back(producer);
-        }
+        if (producer < start || seen_in_[producer] == search_) continue;
+        seen_in_[producer] = search_;
+        open.push_back(producer);
       }
     };
     for (const int id : graph_.nodes()[index].inputs) {
       const int producer = graph_.values()[id].producer;
-      if (producer < 0 || group_of_[producer] == group || seen[producer]) continue;
-      seen[producer] = true;
+      if (producer < start || group_of_[producer] == group || seen_in_[producer] == search_) {
+        continue;
+      }
+      seen_in_[producer] = search_;
       open.push_back(producer);
     }
     while (!open.empty()) {
@@ -267,11 +306,8 @@ class Fuser {
   }
 
   bool is_needed_outside(int value, int group) const {
-    for (const auto& [name, output] : graph_.outputs()) {
-      if (output.id() == value) return true;
-    }
-    return std::any_of(consumers_[value].begin(), consumers_[value].end(),
-                       [&](int node) { return group_of_[node] != group; });
+    return is_output_[value] || std::any_of(consumers_[value].begin(), consumers_[value].end(),
+                                            [&](int node) { return group_of_[node] != group; });
   }
 
   // Alone, but quantizing, which is the same as a chain of one; or on columns of something wider,
@@ -361,13 +397,22 @@ class Fuser {
   }
 
   const Graph& graph_;
-  std::vector<int> group_of_;
-  std::vector<std::vector<int>> consumers_;
+  FusedLimits limits_;
+  std::vector<int> group_of_;       // of nodes; -1 where there is none
+  std::vector<int> first_of_span_;  // the first node of any group that lies on both sides of a node
+  std::vector<int> seen_in_;        // the last search that saw a node
+  int search_ = 0;
+  std::vector<int> open_;
+  std::vector<std::vector<int>> consumers_;  // of values
+  std::vector<bool> is_output_;
   std::vector<Group> groups_;
+  std::map<int, std::vector<int>> readers_of_;  // groups by what they read
 };
 
 }  // namespace
 
-std::shared_ptr<Graph> fuse(const Graph& graph) { return Fuser(graph).run(); }
+std::shared_ptr<Graph> fuse(const Graph& graph, const FusedLimits& limits) {
+  return Fuser(graph, limits).run();
+}
 
 }  // namespace halftone

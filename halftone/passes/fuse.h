@@ -8,6 +8,7 @@
 
 namespace halftone {
 
-std::shared_ptr<Graph> fuse(const Graph& graph);
+// Chains are no longer than this.
+std::shared_ptr<Graph> fuse(const Graph& graph, const FusedLimits& limits = {});
 
 }  // namespace halftone

@@ -65,24 +65,25 @@ class Merger {
 
   void place(int index) {
     const Node& node = graph_.nodes()[index];
-    for (auto& group : groups_) {
-      const Node& first = graph_.nodes()[group[0]];
-      const bool alike =
-          first.inputs[0] == node.inputs[0] && first.inputs.size() == node.inputs.size() &&
-          (first.region == node.region || rank_of_input(node) == 2) &&
-          weight_of(first).type == weight_of(node).type &&
-          std::get<LinearAttributes>(first.attributes).activations ==
-              std::get<LinearAttributes>(node.attributes).activations &&
-          std::get<LinearAttributes>(first.attributes).static_scale ==
-              std::get<LinearAttributes>(node.attributes).static_scale &&
-          graph_.values()[first.outputs[0]].type == graph_.values()[node.outputs[0]].type &&
-          can_be_stacked(first, node);
-      if (alike) {
-        group.push_back(index);
-        return;
-      }
+    std::vector<size_t>& on_input = groups_on_[node.inputs[0]];
+    for (const size_t group : on_input) {
+      if (!are_alike(graph_.nodes()[groups_[group][0]], node)) continue;
+      groups_[group].push_back(index);
+      return;
     }
+    on_input.push_back(groups_.size());
     groups_.push_back({index});
+  }
+
+  // Of linears on the same input.
+  bool are_alike(const Node& a, const Node& b) const {
+    const auto& how_a = std::get<LinearAttributes>(a.attributes);
+    const auto& how_b = std::get<LinearAttributes>(b.attributes);
+    return a.inputs.size() == b.inputs.size() && (a.region == b.region || rank_of_input(b) == 2) &&
+           weight_of(a).type == weight_of(b).type && how_a.activations == how_b.activations &&
+           how_a.static_scale == how_b.static_scale &&
+           graph_.values()[a.outputs[0]].type == graph_.values()[b.outputs[0]].type &&
+           can_be_stacked(a, b);
   }
 
   void add_nodes(Graph& out, std::vector<Value>& at) const {
@@ -110,16 +111,15 @@ class Merger {
     // Weight and, where there is one, bias.
     std::vector<Value> inputs = {at[first.inputs[0]]};
     for (size_t k = 1; k < first.inputs.size(); ++k) {
-      std::string name;
+      WeightStack names;
       for (const int index : group) {
-        const int id = graph_.nodes()[index].inputs[k];
-        name += (name.empty() ? "" : "|") + graph_.values()[id].name;
+        names.push_back(graph_.values()[graph_.nodes()[index].inputs[k]].name);
       }
       ValueType type = graph_.values()[first.inputs[k]].type;
       std::vector<int64_t> dims(type.shape.dims().begin(), type.shape.dims().end());
       dims[0] *= parts;
       type.shape = Shape(dims);
-      inputs.push_back(out.weight(name, type));
+      inputs.push_back(out.stacked_weight(names, type));
     }
     ValueType type = graph_.values()[first.outputs[0]].type;
     const int64_t columns = type.shape[-1];
@@ -137,6 +137,7 @@ class Merger {
   const CanStack& can_stack_;
   std::map<int, int> readers_;  // of each value
   std::vector<std::vector<int>> groups_;
+  std::map<int, std::vector<size_t>> groups_on_;  // by the input that they read
   std::set<std::string> dropped_;
 };
 
@@ -146,12 +147,12 @@ std::shared_ptr<Graph> merge_linears(const Graph& graph, const CanStack& can_sta
   return Merger(graph, can_stack).run();
 }
 
-std::vector<std::string> merged_weights(const Graph& graph) {
-  std::vector<std::string> names;
+std::vector<WeightStack> weight_stacks(const Graph& graph) {
+  std::vector<WeightStack> stacks;
   for (const auto& [name, value] : graph.weights()) {
-    if (name.find('|') != std::string::npos) names.push_back(name);
+    if (!graph.info(value).parts.empty()) stacks.push_back(graph.info(value).parts);
   }
-  return names;
+  return stacks;
 }
 
 }  // namespace halftone

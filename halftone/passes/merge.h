@@ -1,5 +1,5 @@
 // Linears on the same input become one: one quantized input, one product, whose columns are then
-// taken apart. Their weights are stacked into one, named by joining their names with '|'.
+// taken apart. Their weights are stacked into one (Graph::stacked_weight).
 #pragma once
 
 #include <functional>
@@ -19,7 +19,9 @@ using CanStack = std::function<bool(const std::string& a, const std::string& b)>
 // stacked, there would be several.
 std::shared_ptr<Graph> merge_linears(const Graph& graph, const CanStack& can_stack = {});
 
-// Names of the graph's weights that stand for several.
-std::vector<std::string> merged_weights(const Graph& graph);
+// Names of weights that are stacked, in order.
+using WeightStack = std::vector<std::string>;
+// Those of the graph's weights that stand for several.
+std::vector<WeightStack> weight_stacks(const Graph& graph);
 
 }  // namespace halftone

@@ -39,6 +39,11 @@ std::shared_ptr<Graph> rebuild(const Graph& source, const AddNodes& add_nodes,
         break;
       case Source::kWeight:
         if (drop_weight && drop_weight(info.name)) break;
+        if (!info.parts.empty()) {
+          HT_ASSERT(!weight_type);  // formats are chosen before weights are stacked
+          at[id] = out->stacked_weight(info.parts, info.type);
+          break;
+        }
         at[id] =
             out->weight(info.name, weight_type ? weight_type(info.name, info.type) : info.type);
         break;

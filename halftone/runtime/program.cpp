@@ -91,22 +91,6 @@ int64_t largest_workspace_of(const Graph& graph, const MemoryPlan& plan,
 
 }  // namespace
 
-const Shape& shape_of(const Weight& weight) {
-  const auto* quantized = std::get_if<QuantizedTensor>(&weight);
-  return quantized != nullptr ? quantized->shape : std::get<Tensor>(weight).shape();
-}
-
-int64_t byte_size_of(const Weight& weight) {
-  return std::visit([](const auto& w) { return w.byte_size(); }, weight);
-}
-
-void check_intact(const Weight& weight) {
-  if (const auto* tensor = std::get_if<Tensor>(&weight)) return tensor->check_intact();
-  const auto& quantized = std::get<QuantizedTensor>(weight);
-  quantized.codes.check_intact();
-  quantized.scales.check_intact();
-}
-
 std::byte* Arena::reserve(int64_t bytes, DeviceContext* device) {
   bytes = std::max(bytes, expected_);
   if (!memory_ || bytes > static_cast<int64_t>(memory_->size())) {
@@ -138,15 +122,21 @@ void Program::bind_weights(const Weights& weights) {
   const auto complain = [&](const std::string& name, const std::string& problem) {
     problems += fmt::format("{}'{}' {}", problems.empty() ? "" : "; ", printable(name), problem);
   };
-  for (const auto& [name, value] : graph_->weights()) {
+  const auto find = [&](const std::string& name, const ValueInfo& info) -> std::optional<Weight> {
+    if (!info.parts.empty()) return stacked(weights, info.parts);
     const auto found = weights.find(name);
-    if (found == weights.end()) {
-      complain(name, "is missing");
-    } else if (const std::string why = mismatch(found->second, value.type()); !why.empty()) {
+    return found == weights.end() ? std::nullopt : std::optional(found->second);
+  };
+  for (const auto& [name, value] : graph_->weights()) {
+    const ValueInfo& info = graph_->info(value);
+    const std::optional<Weight> weight = find(name, info);
+    if (!weight) {
+      complain(name, info.parts.empty() ? "is missing" : "does not lie together with others");
+    } else if (const std::string why = mismatch(*weight, value.type()); !why.empty()) {
       complain(name, why);
     } else {
-      bound_[value.id()] = found->second;
-      memory_.weights += byte_size_of(found->second);
+      bound_[value.id()] = *weight;
+      memory_.weights += byte_size_of(*weight);
     }
   }
   if (!problems.empty()) throw Error(ErrorCode::kInvalidInput, "weights", "{}", problems);

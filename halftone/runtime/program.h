@@ -7,22 +7,13 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <variant>
 
 #include "halftone/graph/graph.h"
 #include "halftone/kernels/kernels.h"
 #include "halftone/passes/plan.h"
-#include "halftone/tensor/quantized_tensor.h"
+#include "halftone/runtime/weights.h"
 
 namespace halftone {
-
-// A weight as it is stored, in high precision or quantized along its rows.
-using Weight = std::variant<Tensor, QuantizedTensor>;
-const Shape& shape_of(const Weight& weight);
-int64_t byte_size_of(const Weight& weight);
-void check_intact(const Weight& weight);  // as Storage::check_intact
-// Weights by name. Shared by all programs of a model.
-using Weights = std::map<std::string, Weight>;
 
 struct MemoryUse {
   int64_t weights = 0;    // bytes of the weights that the graph uses
@@ -116,10 +107,5 @@ class Program {
   std::unique_ptr<Recording> recording_;
   bool warm_ = false;  // has run at this address of the arena
 };
-
-// These weights in a device's memory, in one piece. Each of `merged` is a name that joins several
-// with '|': these are stacked along their rows, and no longer there one by one.
-Weights to_device(const Weights& weights, const std::vector<std::string>& merged,
-                  DeviceContext& device);
 
 }  // namespace halftone

@@ -63,6 +63,23 @@ Tensor Tensor::bitcast(DType dtype, const Shape& shape) const {
   return view;
 }
 
+std::optional<Tensor> Tensor::followed_by(const Tensor& next) const {
+  const bool fits = storage_ != nullptr && storage_ == next.storage_ && dtype_ == next.dtype_ &&
+                    offset_ + byte_size_ == next.offset_ && shape_.rank() >= 1 &&
+                    shape_.rank() == next.shape_.rank();
+  if (!fits) return std::nullopt;
+  std::array<int64_t, Shape::kMaxRank> dims{};
+  std::copy(shape_.dims().begin(), shape_.dims().end(), dims.begin());
+  for (int i = 1; i < shape_.rank(); ++i) {
+    if (dims[i] != next.shape_[i]) return std::nullopt;
+  }
+  dims[0] += next.shape_[0];
+  Tensor both = *this;
+  both.shape_ = Shape(std::span<const int64_t>(dims.data(), static_cast<size_t>(shape_.rank())));
+  both.byte_size_ = byte_size_ + next.byte_size_;
+  return both;
+}
+
 Tensor Tensor::rows(int64_t begin, int64_t end) const {
   HT_ASSERT(shape_.rank() >= 1 && 0 <= begin && begin <= end && end <= shape_[0]);
   std::array<int64_t, Shape::kMaxRank> dims{};

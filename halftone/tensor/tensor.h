@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "halftone/tensor/dtype.h"
@@ -52,6 +53,9 @@ class Tensor {
 
   Tensor reshape(const Shape& shape) const;       // same elements, same order
   Tensor rows(int64_t begin, int64_t end) const;  // [begin, end) of the first dimension
+  // This and `next` as one tensor, along the first dimension; nothing where it does not begin where
+  // this one ends, in the same memory, or rows differ.
+  std::optional<Tensor> followed_by(const Tensor& next) const;
   // The same bytes under another type and shape, which must need as many and be aligned for it.
   Tensor bitcast(DType dtype, const Shape& shape) const;
 

@@ -60,9 +60,10 @@ TEST(CudaProgram, MergedWeightsAreStackedOnTheWay) {
   const Weights host = {{"a", random_tensor({3, 4}, 1)},
                         {"b", random_tensor({5, 4}, 2)},
                         {"c", random_tensor({7}, 3)}};
-  const Weights there = to_device(host, {"a|b"}, *stream.device);
-  EXPECT_EQ(there.size(), 2u);
-  const Tensor& both = std::get<Tensor>(there.at("a|b"));
+  const WeightStack stack = {"a", "b"};
+  const Weights there = to_device(host, {&stack, 1}, *stream.device);
+  EXPECT_EQ(there.size(), 3u);
+  const Tensor both = std::get<Tensor>(*stacked(there, stack));
   EXPECT_EQ(both.shape(), (Shape{8, 4}));
   Tensor back = Tensor::empty(DType::kF32, both.shape());
   stream.device->download(back.mutable_bytes(), both.address());

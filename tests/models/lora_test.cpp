@@ -96,18 +96,16 @@ class Lora : public testing::Test {
 
   std::vector<float> run(const LoraStack& loras, const std::vector<float>& strengths,
                          const Format* format = nullptr) const {
-    auto graph = attach_lora(*graph_, loras.sites());
+    CompileOptions how;
+    how.lora = loras.sites();
+    if (format != nullptr) how.recipe = zimage::default_recipe(*format);
     Weights weights = weights_;
     weights.merge(loras.weights());
-    if (format != nullptr) {
-      const auto quantized = quantize_linears(*graph, zimage::default_recipe(*format));
-      quantize_weights(weights, quantized.report, cpu_kernels(), {2});
-      graph = lower(*quantized.graph);
-    }
+    const auto compiled = compile(*graph_, how, test::tested_kernels(), test::tested_stream());
+    quantize_weights(weights, compiled.report, cpu_kernels(), {2});
     auto inputs = inputs_;
     inputs[kLoraStrength] = loras.strengths(2, strengths);
-    return floats(
-        test::tested_program(test::tested_compile(*graph), weights).run(inputs).at("sample"));
+    return floats(test::tested_program(compiled.graph, weights).run(inputs).at("sample"));
   }
   std::vector<float> expected(const std::string& name) const {
     return floats(fixture_->tensor(name));

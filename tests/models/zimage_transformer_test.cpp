@@ -121,25 +121,28 @@ TEST_P(Golden, PrecisionsCostWhatTheyShouldAndNotLess) {
   const auto exact = expected("sample");
   for (const auto& [format, least, most] : bands) {
     const auto graph = build_transformer(config_, shape_, {DType::kBF16, false});
-    const auto quantized = quantize_linears(*graph, default_recipe(format));
+    CompileOptions how;
+    how.recipe = default_recipe(format);
+    how.optimize = false;
+    const CompiledGraph plain = compile(*graph, how, test::tested_kernels(), test::tested_stream());
     // All linears of blocks, and nothing else.
     const auto blocks = static_cast<size_t>(config_.layers + 2 * config_.refiner_layers);
-    EXPECT_EQ(quantized.report.converted.size(), 7 * blocks);
-    for (const auto& kept : quantized.report.kept) {
+    EXPECT_EQ(plain.report.converted.size(), 7 * blocks);
+    for (const auto& kept : plain.report.kept) {
       EXPECT_FALSE(kept.unsupported) << kept.weight;
       EXPECT_NE(kept.reason, "not selected by the recipe") << kept.weight;
     }
     Weights weights = test::procedural_weights(*graph);
-    quantize_weights(weights, quantized.report, cpu_kernels(), {2});
-    const auto lowered = lower(*quantized.graph);
+    quantize_weights(weights, plain.report, cpu_kernels(), {2});
     const auto run = [&](const std::shared_ptr<Graph>& g) {
       return floats(test::tested_program(g, weights).run(inputs_).at("sample"));
     };
-    const auto sample = run(lowered);
+    const auto sample = run(plain.graph);
+    how.optimize = true;
     const double error = relative_error(sample, exact);
     EXPECT_GE(error, least) << format.name;
     EXPECT_LE(error, most) << format.name;
-    EXPECT_LE(relative_error(run(test::tested_compile(*lowered)), sample),
+    EXPECT_LE(relative_error(run(test::tested_compile(*graph, how)), sample),
               test::compile_tolerance(DType::kBF16))
         << format.name << ": compiled and not differ";
   }

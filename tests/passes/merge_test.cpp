@@ -8,6 +8,7 @@
 #include "halftone/passes/lower.h"
 #include "halftone/passes/quantize.h"
 #include "tests/support/backend.h"
+#include "tests/support/fake_device.h"
 #include "tests/support/run_graph.h"
 
 namespace halftone {
@@ -34,26 +35,19 @@ std::shared_ptr<Graph> attention_graph(DType dtype) {
   return graph;
 }
 
-Weights stacked(const Weights& weights, const std::vector<std::string>& merged) {
-  Weights all = weights;
-  for (const std::string& name : merged) {
-    Tensor tensor = Tensor::empty(DType::kBF16, {192, 64});
-    auto to = tensor.mutable_as<bf16>().begin();
-    for (const char* part : {"q", "k", "v"}) {
-      const auto from = std::get<Tensor>(weights.at(part)).as<bf16>();
-      to = std::copy(from.begin(), from.end(), to);
-    }
-    all[name] = tensor;
-  }
-  return all;
+// As they lie on a device whose memory the CPU can read.
+Weights laid_out(const Weights& weights, const Graph& graph) {
+  test::FakeDevice device;
+  return to_device(weights, weight_stacks(graph), device);
 }
+using Stacks = std::vector<WeightStack>;
 
 TEST(Merge, ThreeProjectionsAreOneProduct) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const auto graph = attention_graph(dtype);
     const auto merged = merge_linears(*graph);
     EXPECT_EQ(count(*merged, Op::kLinear), 1);
-    EXPECT_EQ(merged_weights(*merged), std::vector<std::string>{"q|k|v"});
+    EXPECT_EQ(weight_stacks(*merged), (Stacks{{"q", "k", "v"}}));
     EXPECT_EQ(merged->weights().size(), 1u);  // the parts are not asked for
     Weights weights;
     uint64_t seed = 1;
@@ -63,7 +57,7 @@ TEST(Merge, ThreeProjectionsAreOneProduct) {
     const std::map<std::string, Tensor> inputs = {{"x", random_tensor({2, 40, 64}, 9, dtype)}};
     const auto apart = Program(graph, weights, cpu_kernels(), {2}).run(inputs).at("y");
     const auto together =
-        Program(merged, stacked(weights, merged_weights(*merged)), cpu_kernels(), {2}).run(inputs);
+        Program(merged, laid_out(weights, *merged), cpu_kernels(), {2}).run(inputs);
     EXPECT_LE(test::relative_error(floats(together.at("y")), floats(apart)),
               dtype == DType::kF32 ? 1e-6 : 1e-3);
   }
@@ -81,9 +75,9 @@ TEST(Merge, OnlyWhatCanBeStacked) {
   const Value bias = graph->weight("bias", {{32}, DType::kF32, {}});
   graph->output("biased", linear(x, weight("biased", 32), bias));
   graph->output("other", linear(x + x, weight("other", 32)));
-  EXPECT_EQ(merged_weights(*merge_linears(*graph)), std::vector<std::string>{"a|b"});
+  EXPECT_EQ(weight_stacks(*merge_linears(*graph)), (Stacks{{"a", "b"}}));
   const auto never = [](const std::string&, const std::string&) { return false; };
-  EXPECT_TRUE(merged_weights(*merge_linears(*graph, never)).empty());
+  EXPECT_TRUE(weight_stacks(*merge_linears(*graph, never)).empty());
 
   // A scale of a whole tensor would become two.
   for (const Format& format : {formats::fp8_tensor, formats::nvfp4, formats::fp8, formats::mxfp8}) {
@@ -91,7 +85,7 @@ TEST(Merge, OnlyWhatCanBeStacked) {
     recipe.format = format;
     const auto lowered = lower(*quantize_linears(*graph, recipe).graph);
     const bool one_scale = format.span == ScaleSpan::kTensor || format.global_scale;
-    EXPECT_EQ(merged_weights(*merge_linears(*lowered)).empty(), one_scale) << format.name;
+    EXPECT_EQ(weight_stacks(*merge_linears(*lowered)).empty(), one_scale) << format.name;
   }
 }
 
@@ -114,27 +108,19 @@ TEST(Merge, ModulationOfAllBlocksIsOneProduct) {
   }
   graph->output("y", y);
   const auto merged = merge_linears(*graph);
-  EXPECT_EQ(merged_weights(*merged), (std::vector<std::string>{"a.b|b.b|c.b", "a.w|b.w|c.w"}));
+  EXPECT_EQ(weight_stacks(*merged), (Stacks{{"a.b", "b.b", "c.b"}, {"a.w", "b.w", "c.w"}}));
   const auto fused = fuse(*merged);
   EXPECT_EQ(count(*fused, Op::kLinear), 1);
   // Modulation of all blocks from its columns, and the blocks.
   EXPECT_EQ(count(*fused, Op::kFusedRows), 2);
-  Weights all = weights;
-  for (const char* kind : {"b", "w"}) {
-    std::vector<float> values;
-    for (const char* name : {"a.", "b.", "c."}) {
-      const auto part = floats(std::get<Tensor>(weights.at(std::string(name) + kind)));
-      values.insert(values.end(), part.begin(), part.end());
-    }
-    const std::string name = std::string("a.") + kind + "|b." + kind + "|c." + kind;
-    all.emplace(name, test::f32_tensor(*kind == 'b' ? Shape{96} : Shape{96, 32}, values));
-  }
   const std::map<std::string, Tensor> inputs = {{"c", random_tensor({2, 32}, 50)},
                                                 {"x", random_tensor({2, 5, 16}, 51)}};
   const auto apart = Program(graph, weights, cpu_kernels(), {2}).run(inputs).at("y");
-  EXPECT_LE(test::relative_error(
-                floats(Program(fused, all, cpu_kernels(), {2}).run(inputs).at("y")), floats(apart)),
-            1e-6);
+  EXPECT_LE(
+      test::relative_error(
+          floats(Program(fused, laid_out(weights, *fused), cpu_kernels(), {2}).run(inputs).at("y")),
+          floats(apart)),
+      1e-6);
 }
 
 // Columns that only attention reads stay where they are, where the backend can read them there.

@@ -126,9 +126,13 @@ TEST(DeviceProgram, StackedWeightsFollowEachOther) {
   const Weights host = {{"a", test::random_tensor({2, 3}, 1)},
                         {"b", test::random_tensor({4, 3}, 2)},
                         {"c", test::random_tensor({5}, 3)}};
-  const Weights there = to_device(host, {"a|b"}, device);
-  ASSERT_EQ(there.size(), 2u);
-  const Tensor& both = std::get<Tensor>(there.at("a|b"));
+  const WeightStack stack = {"a", "b"};
+  const Weights there = to_device(host, {&stack, 1}, device);
+  ASSERT_EQ(there.size(), 3u);
+  EXPECT_FALSE(stacked(host, stack));        // not on the host
+  EXPECT_FALSE(stacked(there, {"b", "a"}));  // nor in another order
+  EXPECT_FALSE(stacked(there, {"a", "absent"}));
+  const Tensor both = std::get<Tensor>(*stacked(there, stack));
   ASSERT_EQ(both.shape(), (Shape{6, 3}));
   std::vector<float> values(18), expected = test::floats(std::get<Tensor>(host.at("a")));
   std::memcpy(values.data(), both.address(), 18 * sizeof(float));

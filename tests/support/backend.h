@@ -2,6 +2,7 @@
 // CUDA table to the same references.
 #pragma once
 
+#include "halftone/passes/compile.h"
 #include "halftone/runtime/program.h"
 
 namespace halftone::test {
@@ -15,7 +16,7 @@ void end_tested_device();
 Program tested_program(const std::shared_ptr<Graph>& graph, const Weights& weights);
 
 // What compiling does to a graph there.
-std::shared_ptr<Graph> tested_compile(const Graph& graph);
+std::shared_ptr<Graph> tested_compile(const Graph& graph, const CompileOptions& how = {});
 // How far results of a compiled graph may be from those of the graph, relatively: 0 where they are
 // the same bits.
 double compile_tolerance(DType activations);

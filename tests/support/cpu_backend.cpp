@@ -1,4 +1,3 @@
-#include "halftone/passes/fuse.h"
 #include "tests/support/backend.h"
 
 namespace halftone::test {
@@ -10,7 +9,9 @@ Program tested_program(const std::shared_ptr<Graph>& graph, const Weights& weigh
   return Program(graph, weights, tested_kernels(), tested_stream());
 }
 
-std::shared_ptr<Graph> tested_compile(const Graph& graph) { return fuse(graph); }
+std::shared_ptr<Graph> tested_compile(const Graph& graph, const CompileOptions& how) {
+  return compile(graph, how, tested_kernels(), tested_stream()).graph;
+}
 double compile_tolerance(DType) { return 0; }
 bool rounds_weights() { return false; }
 double product_tolerance(DType result) { return result == DType::kF32 ? 2e-6 : 1e-3; }

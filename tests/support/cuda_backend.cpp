@@ -1,6 +1,4 @@
 #include "halftone/kernels/cuda/backend.h"
-#include "halftone/passes/fuse.h"
-#include "halftone/passes/merge.h"
 #include "tests/support/backend.h"
 
 namespace halftone::test {
@@ -20,11 +18,13 @@ void end_tested_device() { device() = nullptr; }
 
 Program tested_program(const std::shared_ptr<Graph>& graph, const Weights& weights) {
   const Stream stream = tested_stream();
-  return Program(graph, to_device(weights, merged_weights(*graph), *stream.device),
-                 tested_kernels(), stream);
+  return Program(graph, to_device(weights, weight_stacks(*graph), *stream.device), tested_kernels(),
+                 stream);
 }
 
-std::shared_ptr<Graph> tested_compile(const Graph& graph) { return fuse(*merge_linears(graph)); }
+std::shared_ptr<Graph> tested_compile(const Graph& graph, const CompileOptions& how) {
+  return compile(graph, how, tested_kernels(), tested_stream()).graph;
+}
 // Sums over a row are formed in another order. In BF16 that turns a few roundings.
 double compile_tolerance(DType activations) { return activations == DType::kF32 ? 1e-5 : 3e-2; }
 bool rounds_weights() { return true; }

@@ -2,22 +2,16 @@
 #include <algorithm>
 
 #include "halftone/kernels/cuda/context.h"
+#include "halftone/kernels/cuda/fused_params.h"
 #include "halftone/kernels/cuda/fused_source.h"
 #include "halftone/kernels/cuda/jit.h"
 
 namespace halftone::cuda {
 namespace {
 
-// As fused_prelude.cuh has it.
-constexpr int kMostInputs = 24, kMostOutputs = 16;
-struct Params {
-  const void* inputs[kMostInputs];
-  void* outputs[kMostOutputs];
-  void* scales[kMostOutputs];
-  float* global_scales[kMostOutputs];
-  float static_scales[kMostOutputs];
-  long long rows, rows_per_item;
-};
+using fused::kMostInputs;
+using fused::kMostOutputs;
+using fused::Params;
 
 bool is_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
@@ -118,6 +112,8 @@ void fused_rows(const FusedRowsArgs& args, Stream stream) {
 void fill_fused(Kernels& table) {
   table.fused_rows.supports = supports;
   table.fused_rows.launch = fused_rows;
+  // Each step may be an output.
+  table.fused_limits = {kMostOutputs, kMostInputs};
 }
 
 }  // namespace halftone::cuda

@@ -2,23 +2,13 @@
 // no headers of its own: this file and those of numerics/ travel inside the program.
 #pragma once
 
+#include "halftone/kernels/cuda/fused_params.h"
 #include "halftone/kernels/cuda/pair_codecs.cuh"
 #include "halftone/numerics/gelu.h"
 #include "halftone/numerics/scale_rules.h"
 #include "halftone/numerics/swizzle_offset.h"
 
 namespace halftone::fused {
-
-constexpr int kMostInputs = 24, kMostOutputs = 16;
-
-struct Params {
-  const void* inputs[kMostInputs];
-  void* outputs[kMostOutputs];
-  void* scales[kMostOutputs];
-  float* global_scales[kMostOutputs];
-  float static_scales[kMostOutputs];
-  long long rows, rows_per_item;
-};
 
 // Neighbouring values that are moved at once, 16 bytes at a time where they fill them.
 template <class T, int N>

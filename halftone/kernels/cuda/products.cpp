@@ -257,6 +257,8 @@ void fill_products(Kernels& table) {
   table.matmul.workspace = [](const MatMulArgs& a, const Stream& s) {
     return Product(a, s).workspace_bytes();
   };
+  table.wide_products = true;
+  table.products_apply_gelu = true;
 }
 
 }  // namespace halftone::cuda

@@ -18,7 +18,6 @@
 #include "halftone/models/zimage/names.h"
 #include "halftone/models/zimage/transformer.h"
 #include "halftone/numerics/bf16.h"
-#include "halftone/passes/lower.h"
 
 namespace halftone::zimage {
 namespace {
@@ -259,7 +258,7 @@ class Model final : public DiffusionModel {
   Program& text_program(int64_t tokens) {
     return text_.program(std::to_string(tokens), [&] {
       return text_.compiled(
-          qwen3::build_text_encoder(text_config_, 1, tokens, {options_.activations, false}));
+          *qwen3::build_text_encoder(text_config_, 1, tokens, {options_.activations, false}));
     });
   }
   Program& transformer_program(const TransformerShape& shape, bool tap_blocks = false) {
@@ -267,22 +266,18 @@ class Model final : public DiffusionModel {
         fmt::format("{}x{}x{}+{}{}{}", shape.batch, shape.height, shape.width, shape.caption_tokens,
                     shape.ragged ? " ragged" : "", tap_blocks ? " tapped" : "");
     return transformer_.program(
-        key, [&] { return transformer_.compiled(transformer_graph(shape, tap_blocks)); });
+        key, [&] { return transformer_.compiled(*transformer_graph(shape, tap_blocks)); });
   }
   Program& vae_program(const Shape& s) {
     return vae_.program(s.str(), [&] {
       return vae_.compiled(
-          autoencoder_kl::build_decoder(vae_config_, s[0], s[2], s[3], {options_.activations}));
+          *autoencoder_kl::build_decoder(vae_config_, s[0], s[2], s[3], {options_.activations}));
     });
   }
 
-  // The transformer with adapters attached, in the chosen formats.
   std::shared_ptr<Graph> transformer_graph(const TransformerShape& shape,
                                            bool tap_blocks = false) const {
-    auto graph = build_transformer(config_, shape, {options_.activations, tap_blocks});
-    if (!loras_.empty()) graph = attach_lora(*graph, loras_.sites());
-    if (recipe_) graph = lower(*quantize_linears(*graph, *recipe_).graph);
-    return graph;
+    return build_transformer(config_, shape, {options_.activations, tap_blocks});
   }
 
   void check_configs(const fs::path& folder) const {
@@ -303,8 +298,10 @@ class Model final : public DiffusionModel {
     }
   }
 
-  Component component(Weights weights, const std::shared_ptr<Graph>& graph) const {
-    return {std::move(weights), {&graph, 1}, options_, arena_};
+  Component component(Weights weights, const std::shared_ptr<Graph>& graph,
+                      CompileOptions compile = {}) const {
+    compile.optimize = options_.compile;
+    return {std::move(weights), {&graph, 1}, std::move(compile), options_, arena_};
   }
 
   Component load_text() const {
@@ -333,7 +330,11 @@ class Model final : public DiffusionModel {
     choose_formats(*graph, weights);
     load_loras(*graph);
     weights.merge(loras_.weights());
-    return component(std::move(weights), transformer_graph(smallest_shape()));
+    // Adapters beside linears, in the chosen formats.
+    CompileOptions compile;
+    if (!loras_.empty()) compile.lora = loras_.sites();
+    compile.recipe = recipe_;
+    return component(std::move(weights), transformer_graph(smallest_shape()), std::move(compile));
   }
 
   TransformerShape smallest_shape() const {

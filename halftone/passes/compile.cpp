@@ -1,0 +1,35 @@
+#include "halftone/passes/compile.h"
+
+#include "halftone/passes/fuse.h"
+#include "halftone/passes/gelu.h"
+#include "halftone/passes/lower.h"
+#include "halftone/passes/swizzle.h"
+
+namespace halftone {
+
+CompiledGraph compile(const Graph& graph, const CompileOptions& options, const Kernels& kernels,
+                      const Stream& stream) {
+  CompiledGraph result;
+  const Graph* from = &graph;
+  const auto then = [&](std::shared_ptr<Graph> next) {
+    result.graph = std::move(next);  // what it was made from ends here
+    from = result.graph.get();
+  };
+  if (options.lora) then(attach_lora(*from, *options.lora));
+  if (options.recipe) {
+    QuantizedGraph quantized = quantize_linears(*from, *options.recipe);
+    result.report = std::move(quantized.report);
+    then(std::move(quantized.graph));
+  }
+  then(lower(*from));
+  if (!options.optimize) return result;
+  if (kernels.wide_products) then(merge_linears(*from, options.can_stack));
+  if (kernels.products_apply_gelu) then(fold_gelu(*from));
+  if (stream.device != nullptr && stream.device->multiplies_blocks()) {
+    then(swizzle_block_scales(*from));
+  }
+  then(fuse(*from, kernels.fused_limits));
+  return result;
+}
+
+}  // namespace halftone

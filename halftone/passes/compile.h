@@ -1,0 +1,32 @@
+// From a graph as a model builds it to one that is ready to be planned and run: the one place that
+// knows which passes there are, and their order.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "halftone/kernels/kernels.h"
+#include "halftone/passes/lora.h"
+#include "halftone/passes/merge.h"
+#include "halftone/passes/quantize.h"
+
+namespace halftone {
+
+// What a graph is to become.
+struct CompileOptions {
+  std::optional<LoraSites> lora;         // adapters to put beside linears
+  std::optional<QuantizeRecipe> recipe;  // linears to run in low precision
+  bool optimize = true;                  // otherwise node by node, as the model was written
+  CanStack can_stack;                    // empty: all weights of one type
+};
+
+struct CompiledGraph {
+  std::shared_ptr<Graph> graph;
+  QuantizeReport report;  // of the recipe
+};
+
+// For this backend on this stream's device.
+CompiledGraph compile(const Graph& graph, const CompileOptions& options, const Kernels& kernels,
+                      const Stream& stream);
+
+}  // namespace halftone

@@ -1,0 +1,167 @@
+#include "halftone/runtime/weights.h"
+
+#include <set>
+
+#include "halftone/base/error.h"
+
+namespace halftone {
+namespace {
+
+constexpr int64_t kAlignment = 256;
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+const Tensor* tensor_of(const Weight& weight) { return std::get_if<Tensor>(&weight); }
+const QuantizedTensor* quantized_of(const Weight& weight) {
+  return std::get_if<QuantizedTensor>(&weight);
+}
+
+// A device's memory, filled from its start.
+class Slab {
+ public:
+  Slab(std::shared_ptr<Storage> storage, DeviceContext& device)
+      : storage_(std::move(storage)), device_(device) {}
+
+  // Each at once after the one before.
+  std::vector<Tensor> place(std::span<const Tensor* const> parts) {
+    std::vector<Tensor> placed;
+    for (const Tensor* part : parts) {
+      device_.upload(storage_->address() + offset_, part->bytes());
+      placed.emplace_back(storage_, offset_, part->dtype(), part->shape());
+      offset_ += part->byte_size();
+    }
+    offset_ = aligned(offset_);
+    return placed;
+  }
+  Tensor place(const Tensor& tensor) {
+    const Tensor* one = &tensor;
+    return place({&one, 1})[0];
+  }
+
+ private:
+  std::shared_ptr<Storage> storage_;
+  DeviceContext& device_;
+  int64_t offset_ = 0;
+};
+
+int64_t slab_bytes(const Weight& weight) {
+  if (const Tensor* tensor = tensor_of(weight)) return aligned(tensor->byte_size());
+  const QuantizedTensor& q = *quantized_of(weight);
+  return aligned(q.codes.byte_size()) + aligned(q.scales.byte_size()) +
+         aligned(q.global_scale.byte_size());
+}
+
+void place(const Weights& weights, std::span<const std::string> names, Slab& slab,
+           Weights& placed) {
+  const auto part = [&](const auto& member) {
+    std::vector<const Tensor*> tensors;
+    for (const std::string& name : names) tensors.push_back(&member(weights.at(name)));
+    return slab.place(tensors);
+  };
+  if (tensor_of(weights.at(names[0])) != nullptr) {
+    const auto tensors = part([](const Weight& w) -> const Tensor& { return std::get<Tensor>(w); });
+    for (size_t i = 0; i < names.size(); ++i) placed[names[i]] = tensors[i];
+    return;
+  }
+  const auto codes = part([](const Weight& w) -> const Tensor& { return quantized_of(w)->codes; });
+  const auto scales =
+      part([](const Weight& w) -> const Tensor& { return quantized_of(w)->scales; });
+  for (size_t i = 0; i < names.size(); ++i) {
+    QuantizedTensor q = std::get<QuantizedTensor>(weights.at(names[i]));
+    q.codes = codes[i];
+    q.scales = scales[i];
+    if (q.global_scale.defined()) q.global_scale = slab.place(q.global_scale);
+    placed[names[i]] = std::move(q);
+  }
+}
+
+// Tensors of one storage that follow each other, as one.
+std::optional<Tensor> join(std::span<const Tensor* const> parts) {
+  Tensor all = *parts[0];
+  for (const Tensor* part : parts.subspan(1)) {
+    const auto both = all.followed_by(*part);
+    if (!both) return std::nullopt;
+    all = *both;
+  }
+  return all;
+}
+
+std::optional<Weight> joined_tensors(std::span<const Weight* const> weights) {
+  std::vector<const Tensor*> parts;
+  for (const Weight* weight : weights) parts.push_back(tensor_of(*weight));
+  const auto all = join(parts);
+  return all ? std::optional<Weight>(*all) : std::nullopt;
+}
+
+// A scale for a whole tensor cannot be joined: there would be several.
+std::optional<Weight> joined_quantized(std::span<const Weight* const> weights) {
+  std::vector<const Tensor*> codes, scales;
+  QuantizedTensor result = *quantized_of(*weights[0]);
+  if (result.format.span == ScaleSpan::kTensor || result.format.global_scale) return std::nullopt;
+  int64_t rows = 0;
+  for (const Weight* weight : weights) {
+    const QuantizedTensor& q = *quantized_of(*weight);
+    if (q.axis != 1) return std::nullopt;
+    codes.push_back(&q.codes);
+    scales.push_back(&q.scales);
+    rows += q.shape[0];
+  }
+  const auto all_codes = join(codes), all_scales = join(scales);
+  if (!all_codes || !all_scales) return std::nullopt;
+  result.shape = {rows, result.shape[1]};
+  result.codes = *all_codes;
+  result.scales = *all_scales;
+  return result;
+}
+
+}  // namespace
+
+const Shape& shape_of(const Weight& weight) {
+  const QuantizedTensor* quantized = quantized_of(weight);
+  return quantized != nullptr ? quantized->shape : std::get<Tensor>(weight).shape();
+}
+
+int64_t byte_size_of(const Weight& weight) {
+  return std::visit([](const auto& w) { return w.byte_size(); }, weight);
+}
+
+void check_intact(const Weight& weight) {
+  if (const Tensor* tensor = tensor_of(weight)) return tensor->check_intact();
+  quantized_of(weight)->codes.check_intact();
+  quantized_of(weight)->scales.check_intact();
+}
+
+bool are_stored_alike(const Weight& a, const Weight& b) {
+  const QuantizedTensor *x = quantized_of(a), *y = quantized_of(b);
+  if ((x == nullptr) != (y == nullptr)) return false;
+  return x != nullptr ? x->format == y->format : tensor_of(a)->dtype() == tensor_of(b)->dtype();
+}
+
+Weights to_device(const Weights& weights, std::span<const WeightStack> stacks,
+                  DeviceContext& device) {
+  int64_t bytes = 0;
+  for (const auto& [name, weight] : weights) bytes += slab_bytes(weight);
+  Slab slab(device.allocate(bytes, "weights"), device);
+  Weights placed;
+  for (const WeightStack& stack : stacks) {
+    for (const std::string& name : stack) HT_ASSERT(!placed.contains(name));
+    place(weights, stack, slab, placed);
+  }
+  for (const auto& [name, weight] : weights) {
+    if (!placed.contains(name)) place(weights, {&name, 1}, slab, placed);
+  }
+  return placed;
+}
+
+std::optional<Weight> stacked(const Weights& weights, const WeightStack& stack) {
+  std::vector<const Weight*> parts;
+  for (const std::string& name : stack) {
+    const auto found = weights.find(name);
+    if (found == weights.end() || (!parts.empty() && !are_stored_alike(*parts[0], found->second))) {
+      return std::nullopt;
+    }
+    parts.push_back(&found->second);
+  }
+  return tensor_of(*parts[0]) != nullptr ? joined_tensors(parts) : joined_quantized(parts);
+}
+
+}  // namespace halftone
