@@ -60,6 +60,26 @@ void Graph::output(const std::string& name, Value value) {
   outputs_[name] = value;
 }
 
+std::vector<bool> Graph::results() const {
+  std::vector<bool> looked_at(values_.size(), false);
+  for (const auto* side : {&outputs_, &updates_}) {
+    for (const auto& [name, value] : *side) looked_at[value.id()] = true;
+  }
+  return looked_at;
+}
+
+Value Graph::state(const std::string& name, const ValueType& type) {
+  HT_ASSERT(!states_.contains(name) && !type.quantized);
+  return states_[name] = new_value(type, Source::kState, name);
+}
+
+void Graph::update(Value state, Value next) {
+  const std::string& name = info(state).name;
+  HT_ASSERT(info(state).source == Source::kState && !updates_.contains(name));
+  HT_ASSERT(info(next).source == Source::kNode && next.type() == state.type());
+  updates_[name] = next;
+}
+
 std::vector<Value> Graph::add(Op op, std::span<const Value> inputs, const Attributes& attributes,
                               std::span<const ValueType> types) {
   Node node;

@@ -62,12 +62,13 @@ enum class Source : uint8_t {
   kInput,     // given at each run
   kWeight,    // found by name in the weights
   kConstant,  // held by the graph
+  kState,     // kept from one run to the next, which may change it
 };
 
 struct ValueInfo {
   ValueType type;
   Source source = Source::kNode;
-  std::string name;  // of an input, weight or constant; otherwise empty
+  std::string name;  // of an input, weight, constant or state; otherwise empty
   // Of a weight that stands for several: their names, in the order in which their rows follow each
   // other. Its own name is that of the first.
   std::vector<std::string> parts;
@@ -103,6 +104,10 @@ class Graph {
   Value stacked_weight(const std::vector<std::string>& parts, const ValueType& type);
   Value constant(const std::string& name, const Tensor& tensor);
   void output(const std::string& name, Value value);
+  // A value that a Program keeps between runs, zeros before the first one; `update` says what it is
+  // after a run. What reads it sees the value from before.
+  Value state(const std::string& name, const ValueType& type);
+  void update(Value state, Value next);
 
   Value add(Op op, std::span<const Value> inputs, const Attributes& attributes,
             const ValueType& type);
@@ -138,7 +143,11 @@ class Graph {
   const std::map<std::string, Value>& outputs() const { return outputs_; }
   const std::map<std::string, Value>& inputs() const { return inputs_; }
   const std::map<std::string, Value>& weights() const { return weights_; }
+  const std::map<std::string, Value>& states() const { return states_; }
+  const std::map<std::string, Value>& updates() const { return updates_; }  // by the state's name
   Value value(int id) { return {this, id}; }
+  // Values that are looked at after a run: outputs, and what states become.
+  std::vector<bool> results() const;
 
  private:
   friend class RegionGuard;
@@ -148,7 +157,7 @@ class Graph {
   std::deque<Node> nodes_;
   std::deque<ValueInfo> values_;
   std::vector<Region> regions_;
-  std::map<std::string, Value> inputs_, weights_, outputs_;
+  std::map<std::string, Value> inputs_, weights_, outputs_, states_, updates_;
   int region_ = -1;
 };
 

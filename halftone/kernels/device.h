@@ -1,11 +1,13 @@
 // What a device other than the CPU offers besides kernels: memory, copies, and launches that are
-// recorded once and replayed. One context per device and thread of work; no two share anything.
+// recorded once and replayed. No two contexts share anything; threads that share one take turns
+// (DeviceGuard).
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,6 +41,8 @@ class DeviceContext {
   // Both are in order with launches; the host's bytes are free to change, or there, on return.
   virtual void upload(std::byte* to, std::span<const std::byte> from) = 0;
   virtual void download(std::span<std::byte> to, const std::byte* from) = 0;
+  // Within the device's memory, in order with launches.
+  virtual void copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
   // Whether products of block-scaled operands run in their own format.
   virtual bool multiplies_blocks() const { return false; }
 
@@ -59,14 +63,37 @@ class DeviceContext {
 
   // What ran in another way than it should have, a line each.
   void note_fallback(const std::string& line) {
+    const std::scoped_lock lock(mutex_);
     if (std::find(fallbacks_.begin(), fallbacks_.end(), line) == fallbacks_.end()) {
       fallbacks_.push_back(line);
     }
   }
-  const std::vector<std::string>& fallbacks() const { return fallbacks_; }
+  std::vector<std::string> fallbacks() const {
+    const std::scoped_lock lock(mutex_);
+    return fallbacks_;
+  }
+
+ protected:
+  // Makes this the device that the calling thread's launches go to.
+  virtual void make_current() const {}
 
  private:
+  friend class DeviceGuard;
+  mutable std::recursive_mutex mutex_;
   std::vector<std::string> fallbacks_;
+};
+
+// Held by whoever uses a device: it is this thread's current one, and no other thread's meanwhile.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(const DeviceContext* device) {  // null: the CPU
+    if (device == nullptr) return;
+    lock_ = std::unique_lock(device->mutex_);
+    device->make_current();
+  }
+
+ private:
+  std::unique_lock<std::recursive_mutex> lock_;
 };
 
 }  // namespace halftone

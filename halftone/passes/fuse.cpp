@@ -75,12 +75,11 @@ class Fuser {
         first_of_span_(graph.nodes().size()),
         seen_in_(graph.nodes().size(), 0),
         consumers_(graph.values().size(), std::vector<int>{}),
-        is_output_(graph.values().size(), false) {
+        is_result_(graph.results()) {
     for (size_t i = 0; i < graph.nodes().size(); ++i) {
       first_of_span_[i] = static_cast<int>(i);
       for (const int id : graph.nodes()[i].inputs) consumers_[id].push_back(static_cast<int>(i));
     }
-    for (const auto& [name, output] : graph.outputs()) is_output_[output.id()] = true;
   }
 
   std::shared_ptr<Graph> run() {
@@ -306,7 +305,7 @@ class Fuser {
   }
 
   bool is_needed_outside(int value, int group) const {
-    return is_output_[value] || std::any_of(consumers_[value].begin(), consumers_[value].end(),
+    return is_result_[value] || std::any_of(consumers_[value].begin(), consumers_[value].end(),
                                             [&](int node) { return group_of_[node] != group; });
   }
 
@@ -404,7 +403,7 @@ class Fuser {
   int search_ = 0;
   std::vector<int> open_;
   std::vector<std::vector<int>> consumers_;  // of values
-  std::vector<bool> is_output_;
+  std::vector<bool> is_result_;
   std::vector<Group> groups_;
   std::map<int, std::vector<int>> readers_of_;  // groups by what they read
 };

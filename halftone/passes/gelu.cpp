@@ -21,8 +21,7 @@ std::shared_ptr<Graph> fold_gelu(const Graph& graph) {
   for (const Node& node : graph.nodes()) {
     for (const int id : node.inputs) readers[id].push_back(&node);
   }
-  std::set<int> outputs;
-  for (const auto& [name, value] : graph.outputs()) outputs.insert(value.id());
+  const std::vector<bool> results = graph.results();
 
   // Linears by their result; GELUs that vanish by theirs.
   std::set<int> changed, dropped;
@@ -32,7 +31,7 @@ std::shared_ptr<Graph> fold_gelu(const Graph& graph) {
     const auto quantizes = [](const Node* reader) { return reader->op == Op::kQuantize; };
     const auto& after = readers[node.outputs[0]];
     if (producer < 0 || graph.nodes()[producer].op != Op::kLinear || readers[from].size() != 1 ||
-        outputs.contains(from) || std::any_of(after.begin(), after.end(), quantizes)) {
+        results[from] || std::any_of(after.begin(), after.end(), quantizes)) {
       continue;
     }
     changed.insert(from);

@@ -27,8 +27,7 @@ int64_t bytes_of(const ValueType& type) {
 
 // Nodes that some output of the graph needs.
 std::vector<bool> used_nodes(const Graph& graph) {
-  std::vector<bool> needed(graph.values().size(), false), used(graph.nodes().size(), false);
-  for (const auto& [name, value] : graph.outputs()) needed[value.id()] = true;
+  std::vector<bool> needed = graph.results(), used(graph.nodes().size(), false);
   for (size_t i = graph.nodes().size(); i-- > 0;) {
     const Node& node = graph.nodes()[i];
     used[i] =
@@ -43,11 +42,10 @@ std::vector<bool> used_nodes(const Graph& graph) {
 class AttentionColumns {
  public:
   explicit AttentionColumns(const Graph& graph)
-      : graph_(graph), readers_(graph.values().size()), is_output_(graph.values().size(), false) {
+      : graph_(graph), readers_(graph.values().size()), is_result_(graph.results()) {
     for (const Node& node : graph.nodes()) {
       for (const int id : node.inputs) readers_[id].push_back(&node);
     }
-    for (const auto& [name, value] : graph.outputs()) is_output_[value.id()] = true;
   }
 
   bool contains(const Node& node) const {
@@ -60,7 +58,7 @@ class AttentionColumns {
 
  private:
   bool only_attention_reads(int id) const {
-    if (is_output_[id]) return false;
+    if (is_result_[id]) return false;
     const Shape& shape = graph_.values()[id].type.shape;
     return std::all_of(readers_[id].begin(), readers_[id].end(), [&](const Node* reader) {
       if (reader->op == Op::kAttention || reader->op == Op::kAttentionGrad) return true;
@@ -73,7 +71,7 @@ class AttentionColumns {
 
   const Graph& graph_;
   std::vector<std::vector<const Node*>> readers_;
-  std::vector<bool> is_output_;
+  std::vector<bool> is_result_;
 };
 
 }  // namespace
@@ -115,8 +113,9 @@ MemoryPlan plan_memory(const Graph& graph, bool strided_attention) {
       lifetimes[id] = {id, (bytes + kAlignment - 1) / kAlignment * kAlignment, i, i};
     }
   }
-  for (const auto& [name, value] : graph.outputs()) {
-    lifetimes[plan.storage[value.id()]].last = end;
+  const std::vector<bool> results = graph.results();
+  for (size_t id = 0; id < count; ++id) {
+    if (results[id]) lifetimes[plan.storage[id]].last = end;
   }
 
   // Largest first, each at the lowest offset where nothing that lives at the same time lies.

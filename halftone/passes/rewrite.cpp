@@ -50,6 +50,9 @@ std::shared_ptr<Graph> rebuild(const Graph& source, const AddNodes& add_nodes,
       case Source::kConstant:
         at[id] = out->constant(info.name, info.constant);
         break;
+      case Source::kState:
+        at[id] = out->state(info.name, info.type);
+        break;
       case Source::kNode:
         break;
     }
@@ -57,6 +60,9 @@ std::shared_ptr<Graph> rebuild(const Graph& source, const AddNodes& add_nodes,
   out->set_regions(source.regions());
   add_nodes(*out, at);
   for (const auto& [name, value] : source.outputs()) out->output(name, at[value.id()]);
+  for (const auto& [name, value] : source.updates()) {
+    out->update(out->states().at(name), at[value.id()]);
+  }
   return out;
 }
 

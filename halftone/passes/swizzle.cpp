@@ -23,14 +23,13 @@ bool takes_blocks(const Graph& graph, const Node& linear) {
 }  // namespace
 
 std::shared_ptr<Graph> swizzle_block_scales(const Graph& graph) {
-  std::vector<bool> changes(graph.values().size(), false), kept(graph.values().size(), false);
+  std::vector<bool> changes(graph.values().size(), false), kept = graph.results();
   for (const Node& node : graph.nodes()) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const bool fits = i == 0 && node.op == Op::kLinear && takes_blocks(graph, node);
       if (!fits) kept[node.inputs[i]] = true;
     }
   }
-  for (const auto& [name, value] : graph.outputs()) kept[value.id()] = true;
   for (const Node& node : graph.nodes()) {
     if (node.op != Op::kQuantize) continue;
     const int id = node.outputs[0];

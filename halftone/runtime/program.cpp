@@ -107,6 +107,7 @@ Program::Program(std::shared_ptr<const Graph> graph, const Weights& weights,
       options_(options),
       plan_(plan_memory(*graph_, options.kernels->strided_attention)),
       arena_(std::move(arena)) {
+  const DeviceGuard guard(device());
   bind_weights(weights);
   memory_.arena = plan_.arena_bytes;
   memory_.workspace = largest_workspace_of(*graph_, plan_, options_, bound_);
@@ -114,6 +115,12 @@ Program::Program(std::shared_ptr<const Graph> graph, const Weights& weights,
     for (const auto& [name, value] : *side) {
       memory_.borders += value.shape().checked_bytes(value.dtype()).value();
     }
+  }
+  for (const auto& [name, value] : graph_->states()) {
+    memory_.states += value.shape().checked_bytes(value.dtype()).value();
+  }
+  for (const auto& [name, next] : graph_->updates()) {  // all are read before any is written
+    HT_ASSERT(graph_->values()[plan_.storage[next.id()]].source != Source::kState);
   }
 }
 
@@ -146,21 +153,76 @@ void Program::bind_weights(const Weights& weights) {
   }
 }
 
-void Program::bind_inputs(const std::map<std::string, Tensor>& inputs) {
-  for (const auto& [name, value] : graph_->inputs()) {
-    const auto found = inputs.find(name);
-    if (found == inputs.end()) throw Error(ErrorCode::kInvalidInput, name, "input is missing");
-    if (found->second.shape() != value.shape() || found->second.dtype() != value.dtype()) {
-      throw Error(ErrorCode::kInvalidInput, name, "input is {} {} instead of {} {}",
-                  name_of(found->second.dtype()), found->second.shape(), name_of(value.dtype()),
-                  value.shape());
-    }
-    bound_[value.id()] = found->second;
+Value Program::find_value(const std::map<std::string, Value>& among, const std::string& name,
+                          const char* kind) const {
+  const auto found = among.find(name);
+  if (found != among.end()) return found->second;
+  throw Error(ErrorCode::kInvalidInput, name, "the graph has no such {}", kind);
+}
+
+// On a device: into memory there that stays the same.
+void Program::put(int id, const Tensor& tensor) {
+  const ValueInfo& info = graph_->values()[id];
+  const char* kind = info.source == Source::kState ? "state" : "input";
+  if (tensor.shape() != info.type.shape || tensor.dtype() != info.type.dtype) {
+    throw Error(ErrorCode::kInvalidInput, info.name, "{} is {} {} instead of {} {}", kind,
+                name_of(tensor.dtype()), tensor.shape(), name_of(info.type.dtype), info.type.shape);
+  }
+  const bool is_here = tensor.device() == Device{};
+  if (device() == nullptr && info.source != Source::kState) {
+    HT_ASSERT(is_here);
+    bound_[id] = tensor;
+    return;
+  }
+  Tensor& own = resident_[id];
+  if (!own.defined()) {
+    const auto memory = device() != nullptr ? device()->allocate(tensor.byte_size(), info.name)
+                                            : Storage::allocate(tensor.byte_size());
+    own = Tensor(memory, 0, tensor.dtype(), tensor.shape());
+    bound_[id] = own;
+  }
+  auto* to = const_cast<std::byte*>(own.address());
+  if (device() == nullptr) {
+    std::memcpy(to, tensor.address(), static_cast<size_t>(tensor.byte_size()));
+  } else if (is_here) {
+    device()->upload(to, tensor.bytes());
+  } else {
+    HT_ASSERT(tensor.device() == device()->device());
+    device()->copy(to, tensor.address(), tensor.byte_size());
   }
 }
 
-// The arena and, on a device, constants and inputs there. Recordings hold their addresses.
+void Program::set_input(const std::string& name, const Tensor& tensor) {
+  const DeviceGuard guard(device());
+  put(find_value(graph_->inputs(), name, "input").id(), tensor);
+}
+
+void Program::set_state(const std::string& name, const Tensor& tensor) {
+  const DeviceGuard guard(device());
+  put(find_value(graph_->states(), name, "state").id(), tensor);
+}
+
+Tensor Program::state(const std::string& name) {
+  const DeviceGuard guard(device());
+  prepare_states();
+  return read(find_value(graph_->states(), name, "state").id());
+}
+
+void Program::prepare_states() {
+  for (const auto& [name, value] : graph_->states()) {
+    if (bound_.contains(value.id())) continue;
+    put(value.id(), Tensor::zeros(value.dtype(), value.shape()));
+  }
+}
+
+// The arena and, on a device, constants there. Recordings hold their addresses.
 void Program::prepare_memory() {
+  for (const auto& [name, value] : graph_->inputs()) {
+    if (!bound_.contains(value.id())) {
+      throw Error(ErrorCode::kInvalidInput, name, "input is missing");
+    }
+  }
+  prepare_states();
   const std::byte* before = memory_start_;
   memory_start_ = arena_->reserve(memory_.arena + memory_.workspace, device());
   options_.stream.workspace = memory_start_ + memory_.arena;
@@ -170,18 +232,9 @@ void Program::prepare_memory() {
     recording_ = nullptr;
     warm_ = false;
   }
-  for (auto& [id, weight] : bound_) {
-    const ValueInfo& info = graph_->values()[id];
-    if (info.source == Source::kWeight) continue;
-    const Tensor& host = std::get<Tensor>(weight);
-    if (host.device() != Device{}) continue;  // a constant of an earlier run
-    Tensor& there = resident_[id];
-    if (!there.defined()) {
-      there =
-          Tensor(device()->allocate(host.byte_size(), info.name), 0, host.dtype(), host.shape());
-    }
-    device()->upload(const_cast<std::byte*>(there.address()), host.bytes());
-    weight = there;
+  for (const auto& [id, weight] : bound_) {
+    if (graph_->values()[id].source != Source::kConstant || resident_.contains(id)) continue;
+    put(id, Tensor(std::get<Tensor>(weight)));
   }
 }
 
@@ -223,6 +276,7 @@ void Program::launch_all() {
       timer_(node, took.count());
     }
   }
+  update_states();
 }
 
 void Program::observe(const Node& node, const ConstView& input) const {
@@ -238,6 +292,19 @@ void Program::observe(const Node& node, const ConstView& input) const {
     seen.data = copy.bytes().data();
   }
   observer_(weight, seen);
+}
+
+// After everything that reads them.
+void Program::update_states() {
+  for (const auto& [name, next] : graph_->updates()) {
+    const int id = graph_->states().at(name).id();
+    const Tensor& own = resident_.at(id);
+    const ConstView from = const_view(next.id());
+    const View to{const_cast<std::byte*>(own.address()), own.dtype(), own.shape()};
+    Node copy;
+    copy.op = Op::kCast;
+    launch(copy, {&from, 1}, {&to, 1}, *options_.kernels, options_.stream);
+  }
 }
 
 // The first run chooses algorithms, which cannot be recorded; the second is recorded.
@@ -259,37 +326,63 @@ void Program::compute() {
   recording_->replay();
 }
 
-std::map<std::string, Tensor> Program::outputs() const {
-  std::map<std::string, Tensor> results;
-  for (const auto& [name, value] : graph_->outputs()) {
-    HT_ASSERT(!value.type().quantized);
-    const ConstView from = const_view(value.id());
-    Tensor result = Tensor::empty(from.dtype, from.shape);
-    const auto* bytes = static_cast<const std::byte*>(from.data);
-    if (device() != nullptr) {
-      device()->download(result.mutable_bytes(), bytes);
-    } else if (result.byte_size() > 0) {
-      std::memcpy(result.mutable_bytes().data(), bytes, result.mutable_bytes().size());
-    }
-    results.emplace(name, std::move(result));
+Tensor Program::read(int id) const {
+  HT_ASSERT(!graph_->values()[id].type.quantized);
+  const ConstView from = const_view(id);
+  Tensor result = Tensor::empty(from.dtype, from.shape);
+  const auto* bytes = static_cast<const std::byte*>(from.data);
+  if (device() != nullptr) {
+    device()->download(result.mutable_bytes(), bytes);
+  } else if (result.byte_size() > 0) {
+    std::memcpy(result.mutable_bytes().data(), bytes, result.mutable_bytes().size());
   }
-  return results;
+  return result;
+}
+
+void Program::run() {
+  const DeviceGuard guard(device());
+  prepare_memory();
+  compute();
+  for (const auto& [id, weight] : bound_) check_intact(weight);
+}
+
+Tensor Program::output(const std::string& name) const {
+  const DeviceGuard guard(device());
+  return read(find_value(graph_->outputs(), name, "output").id());
+}
+
+Tensor Program::device_output(const std::string& name) const {
+  if (device() == nullptr) return output(name);
+  const DeviceGuard guard(device());
+  const ConstView from = const_view(find_value(graph_->outputs(), name, "output").id());
+  const int64_t bytes = from.shape.checked_bytes(from.dtype).value();
+  Tensor result(device()->allocate(bytes, name), 0, from.dtype, from.shape);
+  device()->copy(const_cast<std::byte*>(result.address()), static_cast<const std::byte*>(from.data),
+                 bytes);
+  return result;
 }
 
 std::map<std::string, Tensor> Program::run(const std::map<std::string, Tensor>& inputs) {
-  bind_inputs(inputs);
-  prepare_memory();
-  compute();
-  auto results = outputs();
-  for (const auto& [id, weight] : bound_) check_intact(weight);
-  if (device() == nullptr) {
-    for (const auto& [name, value] : graph_->inputs()) bound_.erase(value.id());
+  const DeviceGuard guard(device());
+  for (const auto& [name, value] : graph_->inputs()) {
+    const auto found = inputs.find(name);
+    if (found != inputs.end()) put(value.id(), found->second);
+  }
+  run();
+  std::map<std::string, Tensor> results;
+  for (const auto& [name, value] : graph_->outputs()) results.emplace(name, read(value.id()));
+  if (device() == nullptr) {  // what was given is not held any longer
+    for (const auto& [name, tensor] : inputs) {
+      const auto found = graph_->inputs().find(name);
+      if (found != graph_->inputs().end()) bound_.erase(found->second.id());
+    }
   }
   return results;
 }
 
 std::vector<double> Program::device_seconds(int runs) {
   HT_ASSERT(device() != nullptr && memory_start_ != nullptr);
+  const DeviceGuard guard(device());
   std::vector<double> seconds;
   device()->mark();
   for (int i = 0; i < runs; ++i) {

@@ -20,7 +20,8 @@ struct MemoryUse {
   int64_t arena = 0;      // values while running
   int64_t workspace = 0;  // scratch memory of kernels
   int64_t borders = 0;    // tensors that are given to a run and come back from it
-  int64_t working() const { return arena + workspace + borders; }
+  int64_t states = 0;     // values that are kept between runs
+  int64_t working() const { return arena + workspace + borders + states; }
   int64_t peak() const { return weights + working(); }
 };
 
@@ -63,9 +64,20 @@ class Program {
   const MemoryUse& memory() const { return memory_; }
   const Graph& graph() const { return *graph_; }
 
-  // Runs with one tensor per input of the graph, in the CPU's memory. Outputs are copies there and
-  // outlive the program.
+  // Runs with one tensor per input of the graph. Outputs are copies in the CPU's memory and outlive
+  // the program.
   std::map<std::string, Tensor> run(const std::map<std::string, Tensor>& inputs);
+
+  // The same in parts, for what stays on a device from one run to the next. An input holds for all
+  // runs until it is set again: one in the CPU's memory goes up here, one in the device's is copied
+  // there. On the CPU it is not copied, and may not change before the last run that it is for.
+  void set_input(const std::string& name, const Tensor& tensor);
+  void run();
+  Tensor output(const std::string& name) const;         // in the CPU's memory
+  Tensor device_output(const std::string& name) const;  // where the program runs
+  // States are zeros before the first run.
+  void set_state(const std::string& name, const Tensor& tensor);
+  Tensor state(const std::string& name);  // a copy in the CPU's memory
 
   // Seconds of each of so many runs on what the last run was given, without copying to and from
   // the device. Needs a device.
@@ -82,12 +94,16 @@ class Program {
 
  private:
   void bind_weights(const Weights& weights);
-  void bind_inputs(const std::map<std::string, Tensor>& inputs);
   void prepare_memory();
+  void prepare_states();
+  void put(int id, const Tensor& tensor);
+  void update_states();
   void compute();
   void launch_all();
   void observe(const Node& node, const ConstView& input) const;
-  std::map<std::string, Tensor> outputs() const;
+  Tensor read(int id) const;
+  Value find_value(const std::map<std::string, Value>& among, const std::string& name,
+                   const char* kind) const;
   ConstView const_view(int id) const;
   View view(int id) const;
   DeviceContext* device() const { return options_.stream.device; }
@@ -96,13 +112,14 @@ class Program {
   ProgramOptions options_;
   MemoryPlan plan_;
   MemoryUse memory_;
-  std::map<int, Weight> bound_;  // value -> weight, constant or, during a run, input
+  std::map<int, Weight> bound_;  // value -> weight, constant, state or input
   NodeTimer timer_;
   LinearObserver observer_;
   std::shared_ptr<Arena> arena_;
   std::byte* memory_start_ = nullptr;  // of the arena, during a run
 
-  // On devices: constants and inputs, whose addresses recordings hold.
+  // Memory of our own: states; on devices constants and inputs as well, whose addresses recordings
+  // hold.
   std::map<int, Tensor> resident_;
   std::unique_ptr<Recording> recording_;
   bool warm_ = false;  // has run at this address of the arena

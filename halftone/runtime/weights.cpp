@@ -138,6 +138,7 @@ bool are_stored_alike(const Weight& a, const Weight& b) {
 
 Weights to_device(const Weights& weights, std::span<const WeightStack> stacks,
                   DeviceContext& device) {
+  const DeviceGuard guard(&device);
   int64_t bytes = 0;
   for (const auto& [name, weight] : weights) bytes += slab_bytes(weight);
   Slab slab(device.allocate(bytes, "weights"), device);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "halftone/base/error.h"
+#include "halftone/passes/fuse.h"
 #include "tests/support/errors.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/run_graph.h"
@@ -139,6 +140,71 @@ TEST(DeviceProgram, StackedWeightsFollowEachOther) {
   const auto rest = test::floats(std::get<Tensor>(host.at("b")));
   expected.insert(expected.end(), rest.begin(), rest.end());
   EXPECT_EQ(values, expected);
+}
+
+// y = a * x + total, and total becomes y.
+std::shared_ptr<Graph> running_total() {
+  auto graph = std::make_shared<Graph>();
+  const ValueType type{{2, 3}, DType::kF32, {}};
+  const Value total = graph->state("total", type);
+  const Value y = graph->input("a", type) * graph->input("x", type) + total;
+  graph->output("y", y);
+  graph->update(total, y);
+  return graph;
+}
+
+TEST(ProgramState, PersistsAndIsUpdatedAfterEveryRun) {
+  test::FakeDevice fake;
+  for (DeviceContext* device :
+       {static_cast<DeviceContext*>(nullptr), static_cast<DeviceContext*>(&fake)}) {
+    for (const bool fused : {false, true}) {
+      const auto graph = fused ? fuse(*running_total()) : running_total();
+      Program program(graph, {}, {&cpu_kernels(), {1, device}, /*record=*/true});
+      EXPECT_EQ(program.memory().states, 24);
+      EXPECT_EQ(test::floats(program.state("total")), std::vector<float>(6, 0.0f));
+      const Tensor a = test::random_tensor({2, 3}, 1);
+      std::vector<float> total(6, 0.0f);
+      program.set_input("a", a);
+      for (uint64_t seed = 2; seed < 6; ++seed) {
+        const Tensor x = test::random_tensor({2, 3}, seed);
+        program.set_input("x", x);
+        program.run();
+        for (size_t i = 0; i < 6; ++i) total[i] = a.as<float>()[i] * x.as<float>()[i] + total[i];
+        EXPECT_EQ(test::floats(program.output("y")), total);
+        EXPECT_EQ(test::floats(program.state("total")), total);
+      }
+      program.set_state("total", a);
+      EXPECT_EQ(test::floats(program.state("total")), test::floats(a));
+    }
+  }
+}
+
+TEST(ProgramInputs, GoUpOnceAndStayOnTheDevice) {
+  test::FakeDevice device;
+  Program program(running_total(), {}, {&cpu_kernels(), {1, &device}, /*record=*/true});
+  program.set_input("a", test::random_tensor({2, 3}, 1));
+  program.set_input("x", test::random_tensor({2, 3}, 2));
+  program.run();
+  const int uploads = device.uploads;
+  // What comes out goes in again without passing through the CPU's memory.
+  for (int i = 0; i < 3; ++i) {
+    const Tensor y = program.device_output("y");
+    EXPECT_EQ(y.device(), device.device());
+    program.set_input("x", y);
+    program.run();
+  }
+  EXPECT_EQ(device.uploads, uploads);
+  EXPECT_EQ(device.downloads, 0);
+}
+
+TEST(ProgramInputs, WrongOnesAreNamed) {
+  Program program(running_total(), {}, cpu_kernels(), {1});
+  EXPECT_EQ(test::error_of([&] { program.set_input("b", Tensor::zeros(DType::kF32, {2, 3})); }),
+            "b: the graph has no such input");
+  EXPECT_EQ(test::error_of([&] { program.set_input("a", Tensor::zeros(DType::kF32, {3, 2})); }),
+            "a: input is F32 [3, 2] instead of F32 [2, 3]");
+  EXPECT_EQ(test::error_of([&] { program.run(); }), "a: input is missing");
+  EXPECT_EQ(test::error_of([&] { program.output("z"); }), "z: the graph has no such output");
 }
 
 }  // namespace

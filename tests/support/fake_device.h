@@ -21,7 +21,12 @@ class FakeDevice final : public DeviceContext {
     std::memcpy(to, from.data(), from.size());
   }
   void download(std::span<std::byte> to, const std::byte* from) override {
+    ++downloads;
     std::memcpy(to.data(), from, to.size());
+  }
+  void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
+    ++copies;
+    std::memcpy(to, from, static_cast<size_t>(bytes));
   }
   void synchronize() override {}
   std::unique_ptr<Recording> record(const std::function<void()>& launches) override {
@@ -37,7 +42,7 @@ class FakeDevice final : public DeviceContext {
   double mark() override { return 1; }
 
   bool refuse_to_record = false;
-  int uploads = 0, recordings = 0, replays = 0;
+  int uploads = 0, downloads = 0, copies = 0, recordings = 0, replays = 0;
 
  private:
   class Memory final : public Storage {

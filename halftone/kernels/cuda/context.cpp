@@ -50,6 +50,7 @@ Context::Context(int index) : index_(index) {
 }
 
 Context::~Context() {
+  cudaSetDevice(index_);
   cudaStreamSynchronize(stream_);
   parts_.clear();
   for (const cudaEvent_t event : marks_) cudaEventDestroy(event);
@@ -57,13 +58,14 @@ Context::~Context() {
 }
 
 DeviceMemoryInfo Context::memory() const {
+  const DeviceGuard guard(this);
   size_t free = 0, total = 0;
   HT_CUDA(cudaMemGetInfo(&free, &total));
   return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
 }
 
 std::shared_ptr<Storage> Context::allocate(int64_t bytes, const std::string& purpose) {
-  HT_CUDA(cudaSetDevice(index_));
+  const DeviceGuard guard(this);
   void* data = nullptr;
   const cudaError_t status = cudaMalloc(&data, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
   if (status == cudaErrorMemoryAllocation) {
@@ -80,19 +82,31 @@ std::shared_ptr<Storage> Context::allocate(int64_t bytes, const std::string& pur
 
 void Context::upload(std::byte* to, std::span<const std::byte> from) {
   if (from.empty()) return;
+  const DeviceGuard guard(this);
   // From pageable memory the call returns when the bytes were read.
   HT_CUDA(cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, stream_));
 }
 
 void Context::download(std::span<std::byte> to, const std::byte* from) {
   if (to.empty()) return;
+  const DeviceGuard guard(this);
   HT_CUDA(cudaMemcpyAsync(to.data(), from, to.size(), cudaMemcpyDeviceToHost, stream_));
   synchronize();
 }
 
-void Context::synchronize() { HT_CUDA(cudaStreamSynchronize(stream_)); }
+void Context::copy(std::byte* to, const std::byte* from, int64_t bytes) {
+  if (bytes == 0) return;
+  const DeviceGuard guard(this);
+  HT_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_));
+}
+
+void Context::synchronize() {
+  const DeviceGuard guard(this);
+  HT_CUDA(cudaStreamSynchronize(stream_));
+}
 
 std::unique_ptr<Recording> Context::record(const std::function<void()>& launches) {
+  const DeviceGuard guard(this);
   HT_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
   recording_ = true;
   cudaGraph_t graph = nullptr;
@@ -111,6 +125,7 @@ std::unique_ptr<Recording> Context::record(const std::function<void()>& launches
 }
 
 double Context::copy_bandwidth() {
+  const DeviceGuard guard(this);
   constexpr size_t kBytes = size_t{1} << 30;
   const auto from = allocate(kBytes, "a copy"), to = allocate(kBytes, "a copy");
   HT_CUDA(cudaMemsetAsync(from->address(), 0x5A, kBytes, stream_));
@@ -126,6 +141,7 @@ double Context::copy_bandwidth() {
 }
 
 double Context::time(const std::function<void()>& launches) {
+  const DeviceGuard guard(this);
   // Several times any cache, and it takes longer than a launch.
   constexpr size_t kBytes = size_t{256} << 20;
   if (!flush_) {
@@ -143,6 +159,7 @@ double Context::time(const std::function<void()>& launches) {
 }
 
 double Context::mark() {
+  const DeviceGuard guard(this);
   HT_CUDA(cudaEventRecord(marks_[1], stream_));
   HT_CUDA(cudaEventSynchronize(marks_[1]));
   float milliseconds = 0;

@@ -25,11 +25,13 @@ class Context final : public DeviceContext {
   std::shared_ptr<Storage> allocate(int64_t bytes, const std::string& purpose) override;
   void upload(std::byte* to, std::span<const std::byte> from) override;
   void download(std::span<std::byte> to, const std::byte* from) override;
+  void copy(std::byte* to, const std::byte* from, int64_t bytes) override;
   void synchronize() override;
   std::unique_ptr<Recording> record(const std::function<void()>& launches) override;
   double mark() override;
   double time(const std::function<void()>& launches) override;
   double copy_bandwidth() override;
+  void make_current() const override { HT_CUDA(cudaSetDevice(index_)); }
 
   cudaStream_t stream() const { return stream_; }
   const cudaDeviceProp& properties() const { return properties_; }
