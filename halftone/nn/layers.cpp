@@ -20,6 +20,11 @@ Value swiglu(const Scope& scope, Value x, int64_t hidden) {
   return linear(scope["w2"], silu_mul(gate, up), x.dim(-1), Bias::kNo);
 }
 
+Value silu_gate(Value x) {
+  const auto halves = split(x, 2, x.rank() - 1);
+  return silu_mul(halves[0], halves[1]);
+}
+
 Value time_features(Value t, int64_t dim, float max_period) {
   const int64_t half = dim / 2;
   Tensor frequencies = Tensor::empty(DType::kF32, {half});

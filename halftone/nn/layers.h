@@ -17,6 +17,10 @@ Value rms_norm(const Scope& scope, Value x, float eps);
 // scope.w1, w2, w3: w2(silu(w1 x) * w3 x)
 Value swiglu(const Scope& scope, Value x, int64_t hidden);
 
+// silu(first half) * second half of the last dimension: a gate and what it lets through that come
+// from one product.
+Value silu_gate(Value x);
+
 // Rotation tables of every token: [B, T, D/2].
 struct RopeTables {
   Value cosine, sine;

@@ -4,7 +4,9 @@
 #include <cmath>
 
 #include "halftone/base/error.h"
-#include "halftone/nn/layers.h"
+#include "halftone/nn/attention.h"
+#include "halftone/nn/modulation.h"
+#include "halftone/nn/rope_axes.h"
 
 namespace halftone::zimage {
 namespace {
@@ -128,7 +130,7 @@ class Builder {
     }
     const Value modulation =
         nn::linear(s["adaLN_modulation"]["0"], *condition, 4 * c_.dim, Bias::kYes);
-    const auto parts = split(reshape(modulation, {shape_.batch, 1, 4 * c_.dim}), 4, 2);
+    const auto parts = nn::split_per_item(modulation, 4);
     const Value scale_a = 1.0f + parts[0], gate_a = tanh(parts[1]);
     const Value scale_f = 1.0f + parts[2], gate_f = tanh(parts[3]);
     const Value a = attention(s["attention"], norm(s["attention_norm1"], x) * scale_a, sequence);
@@ -138,20 +140,17 @@ class Builder {
   }
 
   Value attention(const Scope& s, Value x, const Sequence& sequence) {
-    const Shape heads{x.dim(0), x.dim(1), c_.heads, c_.head_dim()};
     const auto project = [&](const char* name) {
-      return reshape(nn::linear(s[name], x, c_.dim, Bias::kNo), heads);
+      return nn::split_heads(nn::linear(s[name], x, c_.dim, Bias::kNo), c_.head_dim());
     };
-    constexpr float kEps = 1e-5f;
-    const Value q = rotate(nn::rms_norm(s["norm_q"], project("to_q"), kEps), sequence.rope);
-    const Value k = rotate(nn::rms_norm(s["norm_k"], project("to_k"), kEps), sequence.rope);
-    const float scale = 1.0f / std::sqrt(static_cast<float>(c_.head_dim()));
-    const Value y = halftone::attention(q, k, project("to_v"), sequence.lengths, {scale, false});
-    return nn::linear(s["to_out"]["0"], reshape(y, x.shape()), c_.dim, Bias::kNo);
-  }
-
-  static Value rotate(Value x, const RopeTables& rope) {
-    return halftone::rope(x, rope.cosine, rope.sine, {RopeLayout::kInterleaved, false});
+    const auto rotated = [&](const char* norm, const char* name) {
+      constexpr float kEps = 1e-5f;
+      return nn::norm_and_rotate(s[norm], project(name), kEps, sequence.rope,
+                                 RopeLayout::kInterleaved);
+    };
+    const Value q = rotated("norm_q", "to_q"), k = rotated("norm_k", "to_k");
+    const Value y = nn::attend(q, k, project("to_v"), {sequence.lengths});
+    return nn::linear(s["to_out"]["0"], y, c_.dim, Bias::kNo);
   }
 
   Value final_layer(Value x, Value condition) {
@@ -180,30 +179,6 @@ class Builder {
   const TransformerShape& shape_;
   const TransformerOptions& options_;
   int64_t rows_, columns_, image_tokens_;
-};
-
-// Angles of one token at position (frame, row, column): float64, then rounded to float as the
-// model was trained with.
-class RopeAngles {
- public:
-  explicit RopeAngles(const TransformerConfig& config) : c_(config) {}
-
-  void write(std::array<int64_t, 3> position, float* cosine, float* sine) const {
-    size_t at = 0;
-    for (size_t axis = 0; axis < 3; ++axis) {
-      const int64_t d = c_.axes_dims[axis];
-      for (int64_t i = 0; i < d; i += 2) {
-        const double frequency =
-            1.0 / std::pow(c_.rope_theta, static_cast<double>(i) / static_cast<double>(d));
-        const auto angle = static_cast<float>(static_cast<double>(position[axis]) * frequency);
-        cosine[at] = static_cast<float>(std::cos(static_cast<double>(angle)));
-        sine[at++] = static_cast<float>(std::sin(static_cast<double>(angle)));
-      }
-    }
-  }
-
- private:
-  const TransformerConfig& c_;
 };
 
 void check_positions(const TransformerConfig& c, std::array<int64_t, 3> most) {
@@ -271,7 +246,7 @@ std::map<std::string, Tensor> transformer_inputs(const TransformerConfig& config
   Tensor cosine = Tensor::zeros(DType::kF32, {shape.batch, tokens, half});
   Tensor sine = Tensor::zeros(DType::kF32, {shape.batch, tokens, half});
   Tensor times = Tensor::empty(DType::kF32, {shape.batch});
-  const RopeAngles angles(config);
+  const nn::RopeAxes angles(config.rope_theta, config.axes_dims, nn::AnglePrecision::kFloat32);
   for (int64_t b = 0; b < shape.batch; ++b) {
     const Tensor& caption = captions[b];
     const int64_t length = caption.shape()[0], extent = padded_length(length);
