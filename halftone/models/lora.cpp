@@ -8,9 +8,9 @@
 #include "halftone/base/files.h"
 #include "halftone/io/json.h"
 #include "halftone/io/safetensors_file.h"
+#include "halftone/models/float_values.h"
 #include "halftone/models/lora_keys.h"
 #include "halftone/models/peft_settings.h"
-#include "halftone/numerics/bf16.h"
 
 namespace halftone {
 namespace {
@@ -71,17 +71,6 @@ class Settings {
   std::string prefix_ = "transformer.";  // of modules, and of settings in the metadata
 };
 
-Tensor as_float(const Tensor& x) {
-  Tensor out = Tensor::empty(DType::kF32, x.shape());
-  auto values = out.mutable_as<float>();
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = x.dtype() == DType::kF32    ? x.as<float>()[i]
-                : x.dtype() == DType::kBF16 ? to_float(x.as<bf16>()[i])
-                                            : to_float(x.as<fp16>()[i]);
-  }
-  return out;
-}
-
 struct Found {
   std::string path;  // in the table of targets
   std::string down_key, up_key;
@@ -89,13 +78,17 @@ struct Found {
   std::optional<double> alpha;
 };
 
-Tensor rows_times(const Tensor& x, int64_t begin, int64_t end, double factor) {
-  Tensor out = Tensor::empty(DType::kF32, {end - begin, x.shape()[1]});
-  const auto from = x.as<float>().subspan(static_cast<size_t>(begin * x.shape()[1]));
-  for (int64_t i = 0; i < out.numel(); ++i) {
-    out.mutable_as<float>()[i] = static_cast<float>(double{from[i]} * factor);
+// The rows of B that are for a target with this many.
+Tensor rows_times(const Tensor& up, int64_t rows, const StoredRows& stored, double factor) {
+  const int64_t rank = up.shape()[1];
+  Tensor result = Tensor::empty(DType::kF32, {rows, rank});
+  auto out = result.mutable_as<float>().begin();
+  for (const auto& range : stored.ranges(rows)) {
+    for (int64_t i = range.begin * rank; i < range.end * rank; ++i) {
+      *out++ = static_cast<float>(double{up.as<float>()[i]} * factor);
+    }
   }
-  return out;
+  return result;
 }
 
 // Infinite where a value is no number.
@@ -137,7 +130,9 @@ class ModuleReader {
       return;
     }
     if (!is_high_precision(entry.dtype)) fail(entry.name, "is not F32, BF16 or F16");
-    const Tensor values = as_float(file_.tensor(entry));
+    Tensor values = Tensor::empty(DType::kF32, entry.shape);
+    const auto floats = float_values(file_.tensor(entry));
+    std::copy(floats.begin(), floats.end(), values.mutable_as<float>().begin());
     if (!std::isfinite(largest(values))) fail(entry.name, "holds NaN or Inf");
     Found& module = modules_[key->path];
     module.path = known;
@@ -196,9 +191,9 @@ LoraAdapter LoraAdapter::load(const std::filesystem::path& path, const LoraTarge
         reader.fail(module.down_key, fmt::format("is {} instead of [rank, {}]", module.down.shape(),
                                                  target.shape[1]));
       }
-      if (module.up.shape() != Shape{out * target.parts, rank}) {
-        reader.fail(module.up_key, fmt::format("is {} instead of {}", module.up.shape(),
-                                               Shape{out * target.parts, rank}));
+      const Shape expected{target.rows.in_file(out), rank};
+      if (!target.rows.fits(out) || module.up.shape() != expected) {
+        reader.fail(module.up_key, fmt::format("is {} instead of {}", module.up.shape(), expected));
       }
       // Some files hold q, k and v twice, apart and as one: the first one counts.
       if (adapter.modules_.contains(target.weight)) {
@@ -206,7 +201,7 @@ LoraAdapter LoraAdapter::load(const std::filesystem::path& path, const LoraTarge
             fmt::format("{} (a second time for {})", module.up_key, target.weight));
         continue;
       }
-      const Tensor up = rows_times(module.up, out * target.part, out * (target.part + 1), scale);
+      const Tensor up = rows_times(module.up, out, target.rows, scale);
       adapter.add(name, target.weight, {module.down, up});
     }
   }

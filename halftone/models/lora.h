@@ -12,17 +12,18 @@
 #include <vector>
 
 #include "halftone/models/model.h"
+#include "halftone/models/stored_rows.h"
 #include "halftone/passes/lora.h"
 #include "halftone/runtime/program.h"
 
 namespace halftone {
 
-// The linear that an adapter's module changes, or the one of several that a file takes for one: the
-// adapter's B is cut into `parts` equal parts of its rows then, and A serves each of them.
+// The linear that an adapter's module changes, or the one of several that a file takes for one:
+// `rows` of the adapter's B are for it then, and A serves each of them.
 struct LoraTarget {
   std::string weight;
   Shape shape;  // [out, in]
-  int part = 0, parts = 1;
+  StoredRows rows = {};
 };
 // Module paths as files name them, such as "layers.0.attention.to_q", to linears.
 using LoraTargets = std::map<std::string, std::vector<LoraTarget>>;

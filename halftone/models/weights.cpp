@@ -1,5 +1,6 @@
 #include "halftone/models/weights.h"
 
+#include <algorithm>
 #include <cmath>
 #include <unordered_set>
 
@@ -22,17 +23,27 @@ std::string list(const char* what, const std::vector<std::string>& names) {
   return out;
 }
 
-Tensor row_part(const Tensor& x, const StoredAs& stored) {
-  if (stored.parts == 1) return x;
-  const int64_t rows = x.shape()[0] / stored.parts;
-  return x.rows(rows * stored.part, rows * (stored.part + 1));
+// The rows of a weight out of those of the tensor that holds it: a view where they lie together.
+Tensor take_rows(const Tensor& x, int64_t rows, const StoredRows& stored) {
+  if (stored.is_whole()) return x;
+  const auto ranges = stored.ranges(rows);
+  if (ranges.size() == 1) return x.rows(ranges[0].begin, ranges[0].end);
+  std::vector<int64_t> dims(x.shape().dims().begin(), x.shape().dims().end());
+  dims[0] = rows;
+  Tensor result = Tensor::empty(x.dtype(), Shape(dims));
+  auto out = result.mutable_bytes().begin();
+  for (const auto& range : ranges) {
+    const Tensor part = x.rows(range.begin, range.end);
+    out = std::copy(part.bytes().begin(), part.bytes().end(), out);
+  }
+  return result;
 }
 
-QuantizedTensor row_part(QuantizedTensor q, const StoredAs& stored) {
-  if (stored.parts == 1) return q;
-  q.shape = {q.shape[0] / stored.parts, q.shape[1]};
-  q.codes = row_part(q.codes, stored);
-  if (q.format.span != ScaleSpan::kTensor) q.scales = row_part(q.scales, stored);
+QuantizedTensor take_rows(QuantizedTensor q, int64_t rows, const StoredRows& stored) {
+  if (stored.is_whole()) return q;
+  q.shape = {rows, q.shape[1]};
+  q.codes = take_rows(q.codes, rows, stored);
+  if (q.format.span != ScaleSpan::kTensor) q.scales = take_rows(q.scales, rows, stored);
   return q;
 }
 
@@ -71,9 +82,13 @@ class Loader {
   void load(const std::string& name, const Shape& shape) {
     if (weights_.contains(name)) return;
     const StoredAs as = names_.stored_as ? names_.stored_as(name) : StoredAs{name};
-    const Shape expected = in_file(shape, as.parts);
+    if (!as.rows.fits(shape[0])) {
+      misshaped_.push_back(fmt::format("'{}' cannot hold {} rows", printable(as.name), shape[0]));
+      return;
+    }
+    const Shape expected = in_file(shape, as.rows);
     if (const StoredWeight* weight = stored_.find(as.name)) {
-      load_quantized(name, expected, as, *weight);
+      load_quantized(name, shape, as, *weight);
       return;
     }
     const Checkpoint::Item* item = checkpoint_.find(as.name);
@@ -88,7 +103,7 @@ class Loader {
       return;
     }
     const Tensor tensor = item->file->tensor(*item->entry);
-    weights_.emplace(name, row_part(is_fp8(dtype) ? widened(tensor) : tensor, as));
+    weights_.emplace(name, take_rows(is_fp8(dtype) ? widened(tensor) : tensor, shape[0], as.rows));
   }
 
   Weights finish() {
@@ -116,9 +131,9 @@ class Loader {
   std::set<std::string>& full_precision() { return full_precision_; }
 
  private:
-  static Shape in_file(const Shape& shape, int parts) {
+  static Shape in_file(const Shape& shape, const StoredRows& rows) {
     std::vector<int64_t> dims(shape.dims().begin(), shape.dims().end());
-    dims[0] *= parts;
+    dims[0] = rows.in_file(dims[0]);
     return Shape(dims);
   }
 
@@ -128,8 +143,9 @@ class Loader {
                                      shape, expected));
   }
 
-  void load_quantized(const std::string& name, const Shape& expected, const StoredAs& as,
+  void load_quantized(const std::string& name, const Shape& shape, const StoredAs& as,
                       const StoredWeight& weight) {
+    const Shape expected = in_file(shape, as.rows);
     used_.insert(as.name);
     if (!could_be(weight, expected)) {
       const DType dtype = checkpoint_.find(weight.codes)->entry->dtype;
@@ -137,13 +153,14 @@ class Loader {
       return;
     }
     if (weight.scales.empty() && !linears_.contains(name)) {
-      weights_.emplace(name, row_part(widened(checkpoint_.tensor(weight.codes)), as));
+      weights_.emplace(name,
+                       take_rows(widened(checkpoint_.tensor(weight.codes)), shape[0], as.rows));
       return;
     }
     // Parts of one tensor share what had to be made of it.
     auto [whole, fresh] = whole_.try_emplace(as.name);
     if (fresh) whole->second = load_stored(checkpoint_, weight, expected);
-    weights_.emplace(name, row_part(whole->second, as));
+    weights_.emplace(name, take_rows(whole->second, shape[0], as.rows));
     if (weight.input_scale) input_scales_.emplace(name, *weight.input_scale);
     if (weight.full_precision) full_precision_.insert(name);
   }

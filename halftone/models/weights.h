@@ -10,15 +10,16 @@
 
 #include "halftone/graph/graph.h"
 #include "halftone/io/checkpoint.h"
+#include "halftone/models/stored_rows.h"
 #include "halftone/passes/quantize.h"
 #include "halftone/runtime/program.h"
 
 namespace halftone {
 
-// Where a weight lies in a file: a tensor, or one of equal parts of its rows.
+// Where a weight lies in a file: a tensor, or some of its rows.
 struct StoredAs {
   std::string name;
-  int part = 0, parts = 1;
+  StoredRows rows = {};
 };
 
 struct WeightNames {

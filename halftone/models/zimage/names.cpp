@@ -28,7 +28,7 @@ StoredAs single_file_name(std::string name) {
   StoredAs stored{name};
   for (size_t i = 0; i < kFused.size(); ++i) {
     if (const size_t at = name.find(kFused[i]); at != std::string::npos) {
-      stored = {name.replace(at, kFused[i].size(), kFusedName), static_cast<int>(i), 3};
+      stored = {name.replace(at, kFused[i].size(), kFusedName), {static_cast<int>(i), 3}};
     }
   }
   return stored;
@@ -110,7 +110,7 @@ LoraTargets lora_targets(const Graph& transformer) {
     targets[path] = {{info.name, info.type.shape}};
     const StoredAs alias = single_file_name(info.name);
     if (alias.name != info.name) {
-      targets[path_of(alias.name)].push_back({info.name, info.type.shape, alias.part, alias.parts});
+      targets[path_of(alias.name)].push_back({info.name, info.type.shape, alias.rows});
     }
   }
   return targets;
