@@ -1,9 +1,10 @@
 #include "halftone/models/qwen3/text_encoder.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "halftone/io/config_reader.h"
-#include "halftone/nn/layers.h"
+#include "halftone/nn/attention.h"
 
 namespace halftone::qwen3 {
 namespace {
@@ -12,22 +13,22 @@ using nn::Bias;
 using nn::RopeTables;
 using nn::Scope;
 
-Value attention(const Config& c, const Scope& s, Value x, const RopeTables& rope) {
-  const int64_t batch = x.dim(0), tokens = x.dim(1);
+struct Sequence {
+  RopeTables rope;
+  std::optional<Value> lengths;  // what follows them is attended by nothing
+};
+
+Value attention(const Config& c, const Scope& s, Value x, const Sequence& sequence) {
   const auto project = [&](const char* name, int64_t heads) {
-    return reshape(nn::linear(s[name], x, heads * c.head_dim, Bias::kNo),
-                   {batch, tokens, heads, c.head_dim});
+    return nn::split_heads(nn::linear(s[name], x, heads * c.head_dim, Bias::kNo), c.head_dim);
   };
-  const auto rotate = [&](Value v) {
-    return halftone::rope(v, rope.cosine, rope.sine, {RopeLayout::kHalves, false});
+  const auto rotated = [&](const char* norm, Value v) {
+    return nn::norm_and_rotate(s[norm], v, c.norm_eps, sequence.rope, RopeLayout::kHalves);
   };
-  const Value q = rotate(nn::rms_norm(s["q_norm"], project("q_proj", c.heads), c.norm_eps));
-  const Value k = rotate(nn::rms_norm(s["k_norm"], project("k_proj", c.kv_heads), c.norm_eps));
-  const float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
-  const Value y =
-      halftone::attention(q, k, project("v_proj", c.kv_heads), std::nullopt, {scale, true});
-  return nn::linear(s["o_proj"], reshape(y, {batch, tokens, c.heads * c.head_dim}), c.hidden_size,
-                    Bias::kNo);
+  const Value q = rotated("q_norm", project("q_proj", c.heads));
+  const Value k = rotated("k_norm", project("k_proj", c.kv_heads));
+  const Value y = nn::attend(q, k, project("v_proj", c.kv_heads), {sequence.lengths, true});
+  return nn::linear(s["o_proj"], y, c.hidden_size, Bias::kNo);
 }
 
 Value mlp(const Config& c, const Scope& s, Value x) {
@@ -121,29 +122,45 @@ std::shared_ptr<Graph> build_text_encoder(const Config& c, int64_t batch, int64_
   const Scope root = Scope(*graph, "")["model"];
   const Value ids = graph->input("ids", {{batch, tokens}, DType::kI32, {}});
   const ValueType table{{batch, tokens, c.head_dim / 2}, DType::kF32, {}};
-  const RopeTables rope = {graph->input("rope.cosine", table), graph->input("rope.sine", table)};
+  Sequence sequence{{graph->input("rope.cosine", table), graph->input("rope.sine", table)}, {}};
+  if (options.lengths) sequence.lengths = graph->input("lengths", {{batch}, DType::kI32, {}});
+  const std::vector<int64_t> wanted =
+      options.states_after.empty() ? std::vector{c.layers - 1} : options.states_after;
+  for (const int64_t after : wanted) HT_ASSERT(after >= 0 && after < c.layers);
+  const int64_t last = *std::max_element(wanted.begin(), wanted.end());
+
   Value x = embedding(ids, root["embed_tokens"].weight("weight", {c.vocab_size, c.hidden_size}));
   x = cast(x, options.activations);
-  for (int64_t i = 0; i + 1 < c.layers; ++i) {
+  std::map<int64_t, Value> states = {{0, x}};
+  for (int64_t i = 0; i < last; ++i) {
     const Scope s = root["layers"][std::to_string(i)];
     const auto region = graph->region("text_layer", s.name());
-    x = x + attention(c, s["self_attn"], nn::rms_norm(s["input_layernorm"], x, c.norm_eps), rope);
+    x = x +
+        attention(c, s["self_attn"], nn::rms_norm(s["input_layernorm"], x, c.norm_eps), sequence);
     x = x + mlp(c, s["mlp"], nn::rms_norm(s["post_attention_layernorm"], x, c.norm_eps));
     if (options.tap_layers) graph->output("layer." + std::to_string(i), x);
+    states[i + 1] = x;
   }
-  graph->output("states", cast(x, DType::kF32));
+  std::vector<Value> taken;
+  for (const int64_t after : wanted) taken.push_back(cast(states.at(after), DType::kF32));
+  graph->output("states", taken.size() == 1 ? taken[0] : concat(taken, 2));
   return graph;
 }
 
 std::map<std::string, Tensor> text_inputs(const Config& c, int64_t tokens,
-                                          std::span<const std::vector<int32_t>> prompts) {
+                                          std::span<const std::vector<int32_t>> prompts,
+                                          std::optional<int32_t> pad) {
   const auto batch = static_cast<int64_t>(prompts.size());
   const int64_t half = c.head_dim / 2;
   Tensor ids = Tensor::zeros(DType::kI32, {batch, tokens});
+  Tensor lengths = Tensor::zeros(DType::kI32, {batch});
   Tensor cosine = Tensor::empty(DType::kF32, {batch, tokens, half});
   Tensor sine = Tensor::empty(DType::kF32, {batch, tokens, half});
+  HT_ASSERT(!pad || (*pad >= 0 && *pad < c.vocab_size));
+  std::fill_n(ids.mutable_as<int32_t>().begin(), ids.numel(), pad.value_or(0));
   for (int64_t b = 0; b < batch; ++b) {
     HT_ASSERT(static_cast<int64_t>(prompts[b].size()) <= tokens);
+    lengths.mutable_as<int32_t>()[b] = static_cast<int32_t>(prompts[b].size());
     for (size_t i = 0; i < prompts[b].size(); ++i) {
       HT_ASSERT(prompts[b][i] >= 0 && prompts[b][i] < c.vocab_size);
       ids.mutable_as<int32_t>()[b * tokens + static_cast<int64_t>(i)] = prompts[b][i];
@@ -160,7 +177,10 @@ std::map<std::string, Tensor> text_inputs(const Config& c, int64_t tokens,
       }
     }
   }
-  return {{"ids", ids}, {"rope.cosine", cosine}, {"rope.sine", sine}};
+  std::map<std::string, Tensor> inputs = {
+      {"ids", ids}, {"rope.cosine", cosine}, {"rope.sine", sine}};
+  if (pad) inputs["lengths"] = lengths;
+  return inputs;
 }
 
 }  // namespace halftone::qwen3
