@@ -11,6 +11,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/cli/flags.h"
+#include "halftone/engine/engine.h"
 
 namespace halftone::cli {
 namespace {
@@ -31,6 +32,16 @@ std::string name_of_command(const CLI::App& app) {
 // Nobody is there to read what is printed: it was closed from the start, or by now.
 bool nobody_reads(int error) { return error == EBADF || error == EPIPE; }
 
+// The engine names a field where the command line has a flag.
+std::string with_flag(const Error& error) {
+  constexpr std::string_view kFlags[] = {"base",       "device", "guidance",  "lora",
+                                         "max-memory", "model",  "precision", "scheduler",
+                                         "size",       "steps",  "strict",    "threads"};
+  const bool flag =
+      std::find(std::begin(kFlags), std::end(kFlags), error.where()) != std::end(kFlags);
+  return (flag ? "--" : "") + std::string(error.what());
+}
+
 // What was printed may still be in a buffer, and the disk behind it full.
 int check_stdout() {
   errno = 0;
@@ -49,7 +60,10 @@ std::string json_text(const nlohmann::ordered_json& object, int indent) {
 }
 void print_json(const nlohmann::ordered_json& object) { fmt::print("{}\n", json_text(object)); }
 
-int run(int argc, const char* const* argv, const Context& context) {
+int run(int argc, const char* const* argv, const Context& process) {
+  Engine engine;
+  Context context = process;
+  context.engine = &engine;
   CLI::App app("Generates with, quantizes and trains diffusion models in FP8, MXFP8 and NVFP4.",
                "halftone");
   app.set_version_flag("--version", std::string("halftone ") + version());
@@ -91,7 +105,7 @@ int run(int argc, const char* const* argv, const Context& context) {
   } catch (const Error& error) {
     // Commands that leave something say so themselves.
     const bool plain = error.code() == ErrorCode::kCancelled && error.message() == "interrupted";
-    print_note("{}: {}{}\n", name_of_command(app), error.what(),
+    print_note("{}: {}{}\n", name_of_command(app), with_flag(error),
                plain ? "; nothing was written" : "");
     return exit_code(error.code());
   } catch (const std::bad_alloc&) {

@@ -10,13 +10,18 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-namespace halftone::cli {
+namespace halftone {
+
+class Engine;
+
+namespace cli {
 
 // What the process looks like from inside a command.
 struct Context {
   std::function<void(bool on)> watch_interrupts;  // while on, Ctrl-C asks to stop, and is not fatal
   std::function<bool()> interrupted;              // whether it was pressed
   bool terminal = false;                          // whether stderr is a person's terminal
+  Engine* engine = nullptr;                       // set by `run`
 };
 
 // Exit codes.
@@ -52,4 +57,5 @@ std::string json_text(const nlohmann::ordered_json& object, int indent = -1);
 // One object on one line of stdout.
 void print_json(const nlohmann::ordered_json& object);
 
-}  // namespace halftone::cli
+}  // namespace cli
+}  // namespace halftone

@@ -28,8 +28,8 @@ struct Options {
   bool json = false;
 };
 
-ParityOptions parity_options(const Options& options, const ModelDefaults& defaults) {
-  const ModelDefaults sampling = sampling_of(options.sampling, defaults);
+ParityOptions parity_options(const Options& options, const Sampling& usual) {
+  const Sampling sampling = sampling_of(options.sampling, usual);
   ParityOptions how;
   how.prompts = gather_prompts(options.prompts, options.file);
   if (how.prompts.empty()) how.prompts = usual_prompts();
@@ -55,12 +55,11 @@ LoadedModel load_in(const Options& options, const std::string& precision, const 
 // Bytes of the model's weights; the memory that a run takes is checked on the way.
 int64_t weight_bytes(const LoadedModel& loaded, const ParityOptions& how,
                      const std::string& max_memory) {
-  GenerateRequest request;
+  GenerateRequest request = loaded.request(how.prompts[0]);
   request.width = how.width;
   request.height = how.height;
   request.guidance = how.guidance;
-  request.prompt = how.prompts[0];
-  const ModelMemory memory = plan_generate(*loaded.model, request);
+  const ModelMemory memory = plan_generate(*loaded.pipeline, request);
   check_memory(loaded, memory, max_memory);
   return memory.file_weights + memory.owned_weights;
 }
@@ -105,7 +104,7 @@ void run_compare(const Options& options, const Context& context) {
   };
   {
     LoadedModel loaded = load_in(options, options.reference, context);
-    report.options = parity_options(options, loaded.defaults);
+    report.options = parity_options(options, loaded.sampling);
     report.model = loaded.path;
     report.hash = loaded.model->hash();
     report.reference = loaded.precision.used;
@@ -115,9 +114,11 @@ void run_compare(const Options& options, const Context& context) {
     total = before + each * static_cast<int64_t>(options.precisions.size() + 1);
     before = 0;
     weight_bytes(loaded, report.options, options.model.max_memory);
-    report.run = run_reference(*loaded.model, loaded.schedule, report.options, progress);
+    report.run =
+        run_reference(*loaded.pipeline, sampling_of(options.sampling, loaded.sampling).scheduler,
+                      report.options, progress);
     before = reference_predictions(report.options);
-    ParityResult floor = compare_with(report.run, *loaded.model, report.options,
+    ParityResult floor = compare_with(report.run, *loaded.pipeline, report.options,
                                       report.options.disturbance, progress);
     floor.name = "floor";
     note_fallbacks(loaded);
@@ -127,7 +128,7 @@ void run_compare(const Options& options, const Context& context) {
   for (const std::string& precision : options.precisions) {
     LoadedModel loaded = load_in(options, precision, context);
     const int64_t bytes = weight_bytes(loaded, report.options, options.model.max_memory);
-    ParityResult result = compare_with(report.run, *loaded.model, report.options, 0, progress);
+    ParityResult result = compare_with(report.run, *loaded.pipeline, report.options, 0, progress);
     result.name =
         is_folder(precision) ? fs::path(precision).filename().string() : loaded.precision.used;
     result.how = loaded.precision.how;

@@ -1,5 +1,5 @@
 // halftone generate: pictures from a prompt.
-#include "halftone/diffusion/generate.h"
+#include "halftone/engine/generate.h"
 
 #include <fmt/format.h>
 
@@ -71,14 +71,16 @@ int64_t anonymous_bytes() {
   return 0;
 }
 
-GenerateRequest request_of(const Options& options) {
-  GenerateRequest request;
-  request.prompt = options.prompt;
+GenerateRequest request_of(const Options& options, const LoadedModel& loaded) {
+  GenerateRequest request = loaded.request(options.prompt);
   request.negative = options.negative;
   std::tie(request.width, request.height) = parse_size(options.size);
   request.steps = options.steps;
   request.guidance = options.guidance;
   request.seed = options.seed;
+  if (!options.scheduler.empty()) {
+    request.scheduler = with_scheduler(loaded.sampling.scheduler, options.scheduler);
+  }
   request.count = options.count;
   request.batch = std::min(options.batch, options.count);
   if (!options.noise.empty()) request.noise = load_noise(options.noise);
@@ -136,16 +138,19 @@ void run_generate(Options options, const Context& context) {
   if (!options.size.empty()) parse_size(options.size);  // wrong ones before any work
   check_outputs(options);
   outcome.loaded = load(options.model, context);
-  const ModelDefaults& defaults = outcome.loaded.defaults;
+  const Sampling& defaults = outcome.loaded.sampling;
   if (options.size.empty()) options.size = fmt::format("{}x{}", defaults.width, defaults.height);
   if (options.steps == 0) options.steps = defaults.steps;
   if (options.guidance < 0) options.guidance = defaults.guidance;
-  if (!options.negative.empty() && options.guidance == 0) {
-    throw Error(ErrorCode::kUsage, "--negative", "does nothing without --guidance above 0");
+  const GuidanceRule rule = defaults.guidance_rule;
+  if (!options.negative.empty() && !is_guided(rule, options.guidance)) {
+    throw Error(ErrorCode::kUsage, "--negative", "does nothing without --guidance above {}",
+                rule == GuidanceRule::kFromNegative ? 1 : 0);
   }
-  const GenerateRequest request = request_of(options);
-  DiffusionModel& model = *outcome.loaded.model;
-  outcome.planned = plan_generate(model, request);
+  const GenerateRequest request = request_of(options, outcome.loaded);
+  const Model& model = *outcome.loaded.model;
+  Pipeline& pipeline = *outcome.loaded.pipeline;
+  outcome.planned = plan_generate(pipeline, request);
   if (outcome.loaded.context == nullptr) {  // a device's memory has nothing of the process in it
     // What libraries will take besides (oneDNN's generated code, zlib's windows), as measured.
     constexpr int64_t kLibraries = 5 << 19;
@@ -164,7 +169,7 @@ void run_generate(Options options, const Context& context) {
     bar.update(step);
   };
   try {
-    outcome.seconds = generate(model, outcome.loaded.schedule, request, progress,
+    outcome.seconds = generate(pipeline, request, progress,
                                [&](const GeneratedPicture& made) { results.add(made); });
     results.finish();
   } catch (const Error& error) {
@@ -217,6 +222,7 @@ void add_generate(CLI::App& app, const Context& context) {
           "Strength of the prompt against the negative one; 0 is off (default: the model's)")
       ->type_name("G")
       ->check(finite_number(0, 100));
+  add_scheduler_option(*command, o->scheduler);
   command->add_option("--seed", o->seed, "Seed of the first picture")
       ->capture_default_str()
       ->type_name("S")

@@ -14,7 +14,7 @@ using nlohmann::ordered_json;
 
 ordered_json precision_json(const GenerateOutcome& outcome) {
   ordered_json json = to_json(outcome.loaded.precision);
-  const LoadReport& report = outcome.loaded.model->load_report();
+  const LoadReport& report = outcome.loaded.model->report();
   json["linears"] = report.formats;
   json["kept"] = ordered_json::array();
   for (const auto& kept : report.quantized.kept) {
@@ -25,10 +25,10 @@ ordered_json precision_json(const GenerateOutcome& outcome) {
 
 ordered_json loras_json(const GenerateOutcome& outcome) {
   ordered_json list = ordered_json::array();
-  for (size_t i = 0; i < outcome.loaded.loras.size(); ++i) {
-    const LoraReport& report = outcome.loaded.model->load_report().loras[i];
+  for (const AdapterChoice& choice : outcome.loaded.adapters) {
+    const LoraReport& report = choice.adapter->lora().report();
     list.push_back({{"file", report.file},
-                    {"strength", outcome.loaded.loras[i].strength},
+                    {"strength", choice.strength},
                     {"matched", report.matched},
                     {"unmatched", report.unmatched}});
   }
@@ -47,9 +47,9 @@ PngText png_text(const GenerateOptions& options, const GenerateOutcome& outcome,
                   {"precision_asked", outcome.loaded.precision.asked},
                   {"precision_used", outcome.loaded.precision.used},
                   {"model_hash", outcome.hash}};
-  for (const LoraChoice& lora : outcome.loaded.loras) {
-    const std::string name = std::filesystem::path(lora.file).filename().string();
-    text.emplace_back("lora", fmt::format("{}:{}", name, lora.strength));
+  for (const AdapterChoice& choice : outcome.loaded.adapters) {
+    const std::filesystem::path file = choice.adapter->lora().report().file;
+    text.emplace_back("lora", fmt::format("{}:{}", file.filename().string(), choice.strength));
   }
   return text;
 }
@@ -57,7 +57,7 @@ PngText png_text(const GenerateOptions& options, const GenerateOutcome& outcome,
 ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outcome) {
   const auto& seconds = outcome.seconds;
   ordered_json out = {{"model", outcome.loaded.path},
-                      {"family", outcome.loaded.model->family()},
+                      {"family", outcome.loaded.model->family().name},
                       {"model_hash", outcome.hash},
                       {"prompt", options.prompt},
                       {"negative", options.negative},
@@ -105,10 +105,10 @@ void print_summary(std::FILE* to, const GenerateOptions& options, const Generate
   const auto& seconds = outcome.seconds;
   for (const auto& file : outcome.files) fmt::print(to, "{}\n", file.string());
   fmt::print(to, "  {} at {}, {} steps, guidance {}, seed {}, {} ({}) on {}\n",
-             outcome.loaded.model->family(), options.size, options.steps, options.guidance,
+             outcome.loaded.model->family().name, options.size, options.steps, options.guidance,
              options.seed, outcome.loaded.precision.used, outcome.loaded.precision.how,
              outcome.loaded.device.used);
-  if (!outcome.loaded.model->load_report().formats.empty())
+  if (!outcome.loaded.model->report().formats.empty())
     fmt::print(to, "  {}\n", outcome.loaded.precision.why);
   for (const std::string& fallback : outcome.loaded.fallbacks)
     fmt::print(to, "  fallback: {}\n", fallback);

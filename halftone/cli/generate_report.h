@@ -15,7 +15,7 @@ namespace halftone::cli {
 struct GenerateOptions {
   ModelOptions model;
   std::string prompt, negative, size;  // an empty size is the model's
-  std::string noise, save_latents, output;
+  std::string noise, save_latents, output, scheduler;
   int steps = 0, count = 1, batch = 1;  // 0 steps: the model's
   float guidance = -1;                  // negative: the model's
   uint64_t seed = 0;

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -11,145 +10,13 @@
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
 #include "halftone/base/text.h"
-#include "halftone/base/threads.h"
 #include "halftone/cli/flags.h"
 #include "halftone/cli/prompt_sets.h"
-#include "halftone/io/config_reader.h"
-#include "halftone/io/json.h"
-#include "halftone/io/stored_weights.h"
-#include "halftone/models/zimage/model.h"
-#include "halftone/quantize/certificate.h"
-#include "halftone/runtime/devices.h"
 
 namespace halftone::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-Choice device_choice(const std::string& asked, const Backend& backend) {
-  if (!backend.fallback.empty()) return {asked, "cpu", "fallback", backend.fallback};
-  const bool cpu = backend.device == nullptr;
-  return {asked, backend.info.device.str(), "native", cpu ? "" : backend.info.name};
-}
-
-Choice choose_compile(const std::string& asked, const Backend& backend) {
-  if (asked == "off") return {asked, "off", "native", "node by node"};
-  return {asked, "on", "native",
-          backend.device == nullptr ? "operations on rows are fused"
-                                    : "operations on rows are fused, products on one input merged, "
-                                      "launches recorded"};
-}
-
-// What "auto" means for weights that are stored in high precision.
-const Format& usual_format(const DeviceInfo& device) {
-  return device.device.kind == DeviceKind::kCpu ? formats::fp32 : formats::bf16;
-}
-
-// Whether weights that are quantized in their file run so under "auto", and why or why not.
-struct StoredChoice {
-  bool as_stored = false;
-  std::string why;
-};
-StoredChoice choose_stored(const Checkpoint& file, const DeviceInfo& device, double threshold) {
-  const StoredWeights stored = read_stored_weights(file);
-  if (stored.weights.empty()) return {};
-  for (const auto& [name, weight] : stored.weights) {
-    const FormatSupport how = format_support(device, weight.format);
-    if (how.support != Support::kNative) {
-      return {false, fmt::format("{} is not native here: {}", weight.format.name, how.why)};
-    }
-  }
-  const auto certificate = certificate_in(file.metadata(), file.path().string());
-  if (!certificate) return {false, "the file has no certificate of what its format costs"};
-  const double cosine = certificate->velocity_cosine.mean;
-  return {certificate->meets(threshold),
-          fmt::format("its certificate says a velocity cosine of {:.5f}, {} the threshold of {:g}",
-                      cosine, certificate->meets(threshold) ? "above" : "below", threshold)};
-}
-
-// What the loader is asked for.
-void set_precision(const std::string& asked, const DeviceInfo& device, LoadOptions& load) {
-  load.automatic = asked == "auto" || asked == "stored";
-  const std::string_view activations = load.automatic ? usual_format(device).name : asked;
-  load.activations = activations == "fp32" ? DType::kF32 : DType::kBF16;
-  const Format format = find_format(asked).value_or(formats::fp32);
-  if (format.quantized()) load.format = format;
-  load.quantize_activations = load.automatic || format.quantized();
-}
-
-// What became of it.
-Choice chosen_precision(const std::string& asked, const DeviceInfo& device,
-                        const LoadReport& report, const StoredChoice& stored) {
-  const auto support = [&](const Format& format) { return format_support(device, format); };
-  const bool quantizes = asked != "fp32" && asked != "bf16";
-  if (asked == "stored" && !report.stored) {
-    throw Error(ErrorCode::kUsage, "--precision", "stored: the weights are not quantized");
-  }
-  if (asked == "auto" && report.stored && !stored.as_stored) {
-    return {asked, "bf16", "native",
-            fmt::format("computed with what the weights, stored as {}, stand for: {}",
-                        format_names(report.formats), stored.why)};
-  }
-  if (report.formats.empty() || !quantizes) {
-    const Format format = quantizes ? usual_format(device) : *find_format(asked);
-    const FormatSupport how = support(format);
-    Choice choice{asked, std::string(format.name), std::string(to_string(how.support)),
-                  std::string(how.why)};
-    if (report.stored) choice.why += ", weights stored as " + format_names(report.formats);
-    return choice;
-  }
-  const std::string used = format_names(report.formats);
-  int linears = 0;
-  bool per_picture = false;
-  for (const auto& [name, count] : report.formats) {
-    const Format format = find_format(name).value_or(formats::fp8);
-    per_picture |= format.span == ScaleSpan::kTensor || format.global_scale;
-    linears += count;
-  }
-  const FormatSupport how = support(*find_format(report.formats.begin()->first));
-  Choice choice{asked, used, std::string(to_string(how.support)),
-                fmt::format("{} linears of the blocks in {}: {}", linears, used, how.why)};
-  if (report.stored) choice.why += "; weights as stored";
-  if (asked == "auto") choice.why += "; " + stored.why;
-  if (per_picture && !report.calibrated) {
-    choice.why += "; activations scaled per picture, without calibration";
-  }
-  if (asked != "auto" && asked != "stored" && asked != used) {
-    choice.how = "fallback";
-    choice.why = fmt::format("the checkpoint's weights are stored as {}", used);
-  }
-  return choice;
-}
-
-// Everything that ran in another way than asked for.
-std::vector<std::string> fallbacks_of(const LoadedModel& loaded, const LoadReport& report) {
-  std::vector<std::string> lines;
-  for (const Choice* choice : {&loaded.device, &loaded.precision}) {
-    if (choice->how == "fallback") {
-      lines.push_back(
-          fmt::format("{} instead of {}: {}", choice->used, choice->asked, choice->why));
-    }
-  }
-  if (loaded.threads < loaded.threads_asked) {
-    lines.push_back(fmt::format("{} threads instead of {}: the system starts no more",
-                                loaded.threads, loaded.threads_asked));
-  }
-  for (const auto& kept : report.quantized.kept) {
-    if (kept.unsupported) {
-      lines.push_back(fmt::format("'{}' stays in high precision: {}", kept.weight, kept.reason));
-    }
-  }
-  for (const LoraReport& lora : report.loras) {
-    if (lora.unmatched.empty()) continue;
-    std::string names;
-    for (const std::string& key : lora.unmatched) {
-      names += (names.empty() ? "'" : ", '") + printable(key) + "'";
-    }
-    lines.push_back(fmt::format("{}: {} of its tensors match nothing in the model: {}", lora.file,
-                                lora.unmatched.size(), names));
-  }
-  return lines;
-}
 
 // "style.safetensors:0.8"; a number after the last colon is the strength.
 LoraChoice parse_lora(const std::string& text) {
@@ -168,150 +35,39 @@ LoraChoice parse_lora(const std::string& text) {
   return choice;
 }
 
-// A folder in diffusers layout, or a file with --base for the rest.
-zimage::ModelFiles find_model(const ModelOptions& options) {
-  const auto check_folder = [](const std::string& folder) {
-    if (!path_exists(folder)) throw Error(ErrorCode::kNotFound, folder, "no such model");
-    if (!zimage::is_zimage_folder(folder)) {
-      throw Error(ErrorCode::kUnsupported, folder,
-                  "is not a known family: model_index.json does not name ZImagePipeline");
-    }
-  };
-  if (!path_exists(options.model)) {
-    throw Error(ErrorCode::kNotFound, options.model, "no such model");
-  }
-  if (is_folder(options.model)) {
-    check_folder(options.model);
-    if (!options.base.empty()) {
-      throw Error(ErrorCode::kUsage, "--base", "is for a --model that is a single file");
-    }
-    return {options.model, {}};
-  }
-  if (!zimage::is_zimage_file(options.model)) {
-    throw Error(ErrorCode::kUnsupported, options.model,
-                "is not a known family: it holds no Z-Image transformer");
-  }
-  if (options.base.empty()) {
-    throw Error(ErrorCode::kUsage, "--base",
-                "is needed with a single file: a folder in diffusers layout for tokenizer, text "
-                "encoder, VAE and scheduler");
-  }
-  check_folder(options.base);
-  return {options.base, options.model};
-}
-
-// The model that comes with the program: installed under share/, or in the source tree that the
-// program was built in.
-std::string find_default_model() {
-  std::error_code ignored;
-  const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  for (const char* place : {"../share/halftone/models/emoji", "../../../models/emoji"}) {
-    const fs::path folder = program / place;
-    if (path_exists(folder / "model_index.json")) return folder.lexically_normal().string();
-  }
-  throw Error(ErrorCode::kUsage, "--model",
-              "is needed: the model that comes with the program was not found beside it");
-}
-
-ModelDefaults read_defaults(const fs::path& base) {
-  ModelDefaults defaults;
-  const fs::path file = base / "halftone.json";
-  if (!path_exists(file)) return defaults;
-  const auto json = read_json_file(file);
-  const std::string where = file.string();
-  const ConfigReader read(json, where);
-  defaults.width = read.integer("width", defaults.width, 1, 65536);
-  defaults.height = read.integer("height", defaults.height, 1, 65536);
-  defaults.steps = static_cast<int>(read.integer("steps", defaults.steps, 1, 1000));
-  defaults.guidance = static_cast<float>(read.number("guidance", defaults.guidance, 0, 100));
-  read.finish();
-  return defaults;
-}
-
 }  // namespace
-
-std::string format_names(const std::map<std::string, int>& formats) {
-  std::string out;
-  for (const auto& [name, count] : formats) out += (out.empty() ? "" : " and ") + name;
-  return out;
-}
 
 std::vector<std::string> usual_prompts() { return usual_prompt_sets().certificate; }
 
 void add_device_fallbacks(LoadedModel& loaded, bool strict) {
-  if (loaded.context == nullptr) return;
-  for (const std::string& line : loaded.context->fallbacks()) {
-    if (strict) throw Error(ErrorCode::kFallback, "--strict", "{}", line);
+  for (const std::string& line : device_fallbacks(loaded)) {
+    if (strict) throw Error(ErrorCode::kFallback, "strict", "{}", line);
     loaded.fallbacks.push_back(line);
   }
 }
 
 void check_memory(const LoadedModel& loaded, const ModelMemory& planned, const std::string& limit) {
-  // A device holds the weights already.
-  const int64_t free = loaded.context != nullptr
-                           ? loaded.context->memory().free + planned.owned_weights
-                           : available_memory();
-  const int64_t available = limit.empty() ? free : parse_bytes(limit, "--max-memory");
-  if (planned.peak() > available) {
-    throw Error(ErrorCode::kOutOfMemory, limit.empty() ? "memory" : "--max-memory",
-                "{} are needed (weights {}, values {}, scratch {}) and {} are {}; a smaller --size "
-                "or --batch needs less",
-                human_bytes(planned.peak()), human_bytes(planned.owned_weights),
-                human_bytes(planned.arena + planned.borders), human_bytes(planned.workspace),
-                human_bytes(available), limit.empty() ? "free" : "allowed");
-  }
+  halftone::check_memory(loaded, planned, limit.empty() ? 0 : parse_bytes(limit, "--max-memory"));
 }
 
 nlohmann::ordered_json to_json(const Choice& choice) {
   return {{"asked", choice.asked}, {"used", choice.used}, {"how", choice.how}, {"why", choice.why}};
 }
 
-LoadedModel load(const ModelOptions& asked, const Context& context) {
-  const auto start = std::chrono::steady_clock::now();
-  ModelOptions options = asked;
+LoadedModel load(const ModelOptions& options, const Context& context) {
   if (!options.max_memory.empty()) parse_bytes(options.max_memory, "--max-memory");  // before work
-  LoadedModel loaded;
-  const Backend backend = choose_backend(options.device);
-  loaded.context = backend.device;
-  loaded.device = device_choice(options.device, backend);
-  loaded.compile = choose_compile(options.compile, backend);
-  loaded.threads = start_threads(options.threads);
-  loaded.threads_asked = options.threads > 0 ? options.threads : hardware_threads();
-  const auto forbid_fallbacks = [&](const LoadReport& report) {
-    loaded.fallbacks = fallbacks_of(loaded, report);
-    if (options.strict && !loaded.fallbacks.empty()) {
-      throw Error(ErrorCode::kFallback, "--strict", "{}", loaded.fallbacks[0]);
-    }
-  };
-  forbid_fallbacks({});
-  if (options.model.empty()) options.model = find_default_model();
-  loaded.path = options.model;
-  for (const std::string& lora : options.loras) loaded.loras.push_back(parse_lora(lora));
-  const zimage::ModelFiles files = find_model(options);
-  loaded.defaults = read_defaults(files.base);
-  const fs::path schedule = files.base / "scheduler" / "scheduler_config.json";
-  loaded.schedule = parse_flow_match_config(read_json_file(schedule), schedule.string());
-
-  LoadOptions how;
-  set_precision(options.precision, backend.info, how);
-  how.compile = loaded.compile.used == "on";
-  how.loras = loaded.loras;
-  how.kernels = backend.kernels;
-  how.cancelled = context.interrupted;
-  how.stream = backend.stream(loaded.threads);
-  StoredChoice stored;
-  if (options.precision == "auto") {
-    const fs::path transformer =
-        files.transformer.empty() ? files.base / "transformer" : files.transformer;
-    stored = choose_stored(Checkpoint::open(transformer), backend.info, options.threshold);
-    how.quantize_activations = stored.as_stored;
-  }
-  loaded.model = zimage::load_model(files, how);
-  loaded.precision =
-      chosen_precision(options.precision, backend.info, loaded.model->load_report(), stored);
-  forbid_fallbacks(loaded.model->load_report());
-  loaded.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return loaded;
+  ModelSpec spec;
+  spec.path = options.model;
+  spec.base = options.base;
+  spec.precision = options.precision;
+  spec.compile = options.compile;
+  spec.device = options.device;
+  for (const std::string& lora : options.loras) spec.loras.push_back(parse_lora(lora));
+  spec.threads = options.threads;
+  spec.strict = options.strict;
+  spec.threshold = options.threshold;
+  spec.cancelled = context.interrupted;
+  return context.engine->load(spec);
 }
 
 void add_model_options(CLI::App& command, ModelOptions& options) {
@@ -365,6 +121,16 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
   command.add_flag("--strict", options.strict, "Fail with exit code 3 instead of falling back");
 }
 
+void add_scheduler_option(CLI::App& command, std::string& scheduler) {
+  std::vector<std::string> names;
+  for (const SchedulerChoice& choice : scheduler_choices()) names.emplace_back(choice.name);
+  command
+      .add_option("--scheduler", scheduler,
+                  fmt::format("The sampler (default: the model's): {}", fmt::join(names, ", ")))
+      ->type_name("NAME")
+      ->check(CLI::IsMember(names));
+}
+
 void add_sampling_options(CLI::App& command, SamplingOptions& options) {
   command
       .add_option("-s,--size", options.size, "Width and height in pixels (default: the model's)")
@@ -375,17 +141,21 @@ void add_sampling_options(CLI::App& command, SamplingOptions& options) {
   command.add_option("-g,--guidance", options.guidance, "Guidance (default: the model's)")
       ->type_name("G")
       ->check(finite_number(0, 100));
+  add_scheduler_option(command, options.scheduler);
   command.add_option("--seed", options.seed, "The first seed")
       ->capture_default_str()
       ->type_name("S")
       ->check(seed_number());
 }
 
-ModelDefaults sampling_of(const SamplingOptions& options, const ModelDefaults& defaults) {
-  ModelDefaults chosen = defaults;
+Sampling sampling_of(const SamplingOptions& options, const Sampling& usual) {
+  Sampling chosen = usual;
   if (!options.size.empty()) std::tie(chosen.width, chosen.height) = parse_size(options.size);
   if (options.steps > 0) chosen.steps = options.steps;
   if (options.guidance >= 0) chosen.guidance = options.guidance;
+  if (!options.scheduler.empty()) {
+    chosen.scheduler = with_scheduler(usual.scheduler, options.scheduler);
+  }
   return chosen;
 }
 

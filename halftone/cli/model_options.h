@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "halftone/cli/cli.h"
-#include "halftone/diffusion/generate.h"
-#include "halftone/runtime/backend.h"
+#include "halftone/engine/engine.h"
 
 namespace halftone::cli {
 
@@ -27,11 +26,12 @@ void add_model_options(CLI::App& command, ModelOptions& options);
 
 // How pictures are sampled; what is not given is the model's.
 struct SamplingOptions {
-  std::string size;
+  std::string size, scheduler;
   int steps = 0;
   float guidance = -1;
   uint64_t seed = 0;
 };
+void add_scheduler_option(CLI::App& command, std::string& scheduler);
 void add_sampling_options(CLI::App& command, SamplingOptions& options);
 
 // These, and the lines of a file that are not empty, where one is given; one without any is an
@@ -41,31 +41,8 @@ std::vector<std::string> gather_prompts(std::vector<std::string> prompts, const 
 // The files and folders that these options read.
 std::vector<std::filesystem::path> inputs_of(const ModelOptions& options);
 
-// What a model's folder recommends, in halftone.json; otherwise what its family usually takes.
-struct ModelDefaults {
-  int64_t width = 1024, height = 1024;
-  int steps = 8;
-  float guidance = 0;
-};
-
-// What was asked for, what ran, and why.
-struct Choice {
-  std::string asked, used, how, why;
-};
 nlohmann::ordered_json to_json(const Choice& choice);
 
-struct LoadedModel {
-  std::string path;  // of the model; the one that comes with the program where none was given
-  std::shared_ptr<DeviceContext> context;  // null on the CPU; outlives the model
-  std::unique_ptr<DiffusionModel> model;
-  FlowMatchConfig schedule;
-  ModelDefaults defaults;
-  Choice precision, compile, device;
-  std::vector<LoraChoice> loras;
-  int threads = 1, threads_asked = 1;
-  std::vector<std::string> fallbacks;  // one line each
-  double seconds = 0;
-};
 // With --strict a fallback is an Error. Programs of the model end where the context says so.
 LoadedModel load(const ModelOptions& options, const Context& context);
 
@@ -78,9 +55,7 @@ void check_memory(const LoadedModel& loaded, const ModelMemory& planned,
 
 // Where none are given: those that calibration does not see (prompt_sets.h).
 std::vector<std::string> usual_prompts();
-// "nvfp4", or "fp8 and nvfp4": of a load report.
-std::string format_names(const std::map<std::string, int>& formats);
 // What these options ask of this model.
-ModelDefaults sampling_of(const SamplingOptions& options, const ModelDefaults& defaults);
+Sampling sampling_of(const SamplingOptions& options, const Sampling& usual);
 
 }  // namespace halftone::cli

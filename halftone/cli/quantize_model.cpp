@@ -17,11 +17,12 @@
 #include "halftone/cli/progress_bar.h"
 #include "halftone/cli/prompt_sets.h"
 #include "halftone/cli/quantize_report.h"
+#include "halftone/engine/certificate.h"
 #include "halftone/io/dialect_writer.h"
 #include "halftone/io/model_hash.h"
 #include "halftone/io/output.h"
 #include "halftone/kernels/quantize.h"
-#include "halftone/quantize/certificate.h"
+#include "halftone/quantize/parity.h"
 #include "halftone/quantize/quantize_checkpoint.h"
 #include "halftone/quantize/recipe_file.h"
 #include "halftone/quantize/search.h"
@@ -110,7 +111,6 @@ class ModelQuantizer {
     choose_prompts();
     choose_rounding();
     check_selects(base_recipe());
-    original_.model->set_recipe(std::nullopt);
     try {
       if (calibrates_) run_calibration();
       choose();
@@ -211,14 +211,14 @@ class ModelQuantizer {
   void load_original() {
     original_ = load(with("fp32", "off"), context_);
     check_apart(original_.path);  // the model that ships has no other name before
-    if (original_.model->load_report().stored) {
+    if (original_.model->report().stored) {
       throw Error(ErrorCode::kInvalidInput, original_.path,
                   "is quantized already; quantize the original");
     }
     result_.hash = original_.model->hash();
-    if (given_ && given_->family != original_.model->family()) {
+    if (given_ && given_->family != original_.model->family().name) {
       throw Error(ErrorCode::kInvalidInput, options_.recipe, "is a recipe for {}, not for {}",
-                  printable(given_->family), original_.model->family());
+                  printable(given_->family), original_.model->family().name);
     }
   }
 
@@ -234,11 +234,12 @@ class ModelQuantizer {
       how_.steps = static_cast<int>(c.steps);
       certified_ = given_->certified.empty() ? own.certificate : given_->certified;
     } else {
-      const ModelDefaults sampling = sampling_of(options_.sampling, original_.defaults);
+      const Sampling sampling = sampling_of(options_.sampling, original_.sampling);
       how_.first_seed = options_.sampling.seed;
       how_.width = sampling.width;
       how_.height = sampling.height;
       how_.steps = sampling.steps;
+      how_.guidance = sampling.guidance;
       const bool searches = !options_.budget.empty();
       const auto given = gather_prompts({}, options_.prompts);
       const PromptSets sets = given.empty() ? own : split_prompts(given, searches);
@@ -258,6 +259,11 @@ class ModelQuantizer {
     certified_ = unseen(certified_, how_.prompts);
     if (certified_.empty()) certified_ = unseen(own.certificate, how_.prompts);
     how_.threads = threads_;
+  }
+
+  // That of the user, or the model's own.
+  SchedulerConfig scheduler() const {
+    return sampling_of(options_.sampling, original_.sampling).scheduler;
   }
 
   void repeat_for_samples() {
@@ -291,12 +297,12 @@ class ModelQuantizer {
   void run_calibration() {
     // Beside the output, which is not there before it is complete.
     partial_ = fs::path(options_.output + ".calibration.safetensors");
-    const std::string fingerprint =
-        text_hash(fmt::format("{} {} {} {} {} {} {} {}", result_.hash,
-                              fmt::join(how_.prompts, "\n"), fmt::join(how_.held_out, "\n"),
-                              how_.first_seed, how_.width, how_.height, how_.steps, how_.moments));
+    const std::string fingerprint = text_hash(
+        fmt::format("{} {} {} {} {} {} {} {} {} {}", result_.hash, fmt::join(how_.prompts, "\n"),
+                    fmt::join(how_.held_out, "\n"), how_.first_seed, how_.width, how_.height,
+                    how_.steps, how_.moments, how_.guidance, options_.sampling.scheduler));
     ProgressBar bar("calibrating", context_, options_.json, ProgressBar::Unit::kSteps);
-    calibration_ = calibrate(*original_.model, original_.schedule, how_, partial_, fingerprint,
+    calibration_ = calibrate(*original_.pipeline, scheduler(), how_, partial_, fingerprint,
                              [&](const Progress& p) { bar.update(p); });
     bar.clear();
     if (!calibration_.not_resumed.empty()) {
@@ -305,7 +311,7 @@ class ModelQuantizer {
   }
 
   QuantizeRecipe base_recipe() const {
-    QuantizeRecipe base = given_ ? given_->recipe : original_.model->default_recipe(format_);
+    QuantizeRecipe base = given_ ? given_->recipe : original_.model->denoiser().recipe(format_);
     for (const std::string& pattern : options_.exclude) {
       base.keep.insert(base.keep.begin(), {pattern, "excluded"});
     }
@@ -313,10 +319,10 @@ class ModelQuantizer {
     return base;
   }
 
-  // An Error that names what leaves nothing to quantize. The original is left with the recipe.
+  // An Error that names what leaves nothing to quantize.
   void check_selects(const QuantizeRecipe& recipe) const {
     try {
-      original_.model->set_recipe(recipe, plan_only());
+      original_.model->plan_recipe(recipe);
     } catch (const Error& error) {
       if (error.where() != recipe.format.name) throw;
       throw Error(error.code(),
@@ -366,8 +372,8 @@ class ModelQuantizer {
     // Compiled: many predictions are made.
     LoadedModel model = load(with("fp32", "on"), context_);
     ProgressBar bar("measuring layers", context_, options_.json, ProgressBar::Unit::kSteps);
-    result_.found =
-        search_formats(search_input(*model.model, base), [&](const Progress& p) { bar.update(p); });
+    result_.found = search_formats(search_input(*model.pipeline, base),
+                                   [&](const Progress& p) { bar.update(p); });
     bar.clear();
     take_found(base);
   }
@@ -378,7 +384,7 @@ class ModelQuantizer {
     return result_.recipe;
   }
 
-  SearchInput search_input(DiffusionModel& model, const QuantizeRecipe& base) {
+  SearchInput search_input(Pipeline& model, const QuantizeRecipe& base) {
     std::vector<Candidate> candidates = {{format_, true}, {format_, false}};
     if (format_.element_bits() == 4) {
       candidates.push_back({formats::fp8, true});
@@ -401,7 +407,7 @@ class ModelQuantizer {
   }
 
   RecipeFile recipe_file() const {
-    RecipeFile file{original_.model->family(), result_.recipe, rounding_, {}, {}};
+    RecipeFile file{std::string(original_.model->family().name), result_.recipe, rounding_, {}, {}};
     if (calibrates_) {
       file.calibrated = {how_.prompts, how_.width, how_.height, how_.steps,
                          static_cast<int64_t>(how_.first_seed)};
@@ -433,6 +439,7 @@ class ModelQuantizer {
     how.width = how_.width;
     how.height = how_.height;
     how.steps = how_.steps;
+    how.guidance = how_.guidance;
     how.layer_cases = 0;
     std::optional<ReferenceRun> reference;
     measure(how, reference);
@@ -450,12 +457,12 @@ class ModelQuantizer {
       bar.update({p.item, before + p.done, first + compared_predictions(how)});
     };
     LoadedModel model = load(with("bf16", "on"), context_);
-    if (!reference) reference = run_reference(*model.model, model.schedule, how, progress);
+    if (!reference) reference = run_reference(*model.pipeline, scheduler(), how, progress);
     before = first;
-    model.model->set_recipe(result_.recipe, rounder_->function());
-    ParityResult result = compare_with(*reference, *model.model, how, 0, progress);
+    model.pipeline->set_recipe(result_.recipe, rounder_->function());
+    ParityResult result = compare_with(*reference, *model.pipeline, how, 0, progress);
     bar.clear();
-    result.name = format_names(model.model->load_report().formats);
+    result.name = format_names(model.pipeline->model().report().formats);
     Certificate certificate = certificate_of(result, how);
     certificate.model_hash = result_.hash;
     RecipeFile recipe = recipe_file();
@@ -487,7 +494,7 @@ class ModelQuantizer {
     LoadedModel model = load(with("fp32", "on"), context_);
     QuantizeRecipe base = result_.recipe;
     base.input_scales.clear();
-    if (!choose_again(search_input(*model.model, base), target, *result_.found)) return false;
+    if (!choose_again(search_input(*model.pipeline, base), target, *result_.found)) return false;
     take_found(base);
     return true;
   }
@@ -506,8 +513,8 @@ class ModelQuantizer {
     FileQuantizeOptions how{format_, {}, {}, std::map<std::string, WeightChoice>(), {}, {}};
     const Checkpoint input = Checkpoint::open(fs::path(original_.path) / kPart);
     // What the recipe selects, by the model's own names.
-    original_.model->set_recipe(result_.recipe, plan_only());
-    for (const auto& linear : original_.model->load_report().quantized.converted) {
+    const QuantizeReport planned = original_.model->plan_recipe(result_.recipe);
+    for (const auto& linear : planned.converted) {
       if (input.find(linear.weight) == nullptr) {
         throw Error(ErrorCode::kUnsupported, original_.path,
                     "names its tensors otherwise than diffusers ('{}' is missing); quantize the "
@@ -522,7 +529,7 @@ class ModelQuantizer {
       }
       (*how.chosen)[linear.weight] = choice;
     }
-    result_.kept = original_.model->load_report().quantized.kept;
+    result_.kept = planned.kept;
     how.quantizer = rounder_->function();
     if (result_.certificate) how.metadata[kCertificateKey] = to_json(*result_.certificate);
     ProgressBar bar("writing", context_, options_.json);
@@ -543,13 +550,6 @@ class ModelQuantizer {
     bar.clear();
     std::error_code ignored;
     if (!partial_.empty()) fs::remove(partial_, ignored);
-  }
-
-  // Looks at what a recipe selects without converting anything.
-  static WeightQuantizer plan_only() {
-    return [](const std::string&, const Tensor& weight, const Format& format) {
-      return QuantizedTensor::empty(format, weight.shape());
-    };
   }
 
   const QuantizeModelOptions& options_;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "halftone/quantize/certificate.h"
+#include "halftone/engine/certificate.h"
 #include "halftone/quantize/quantize_file.h"
 #include "halftone/quantize/search.h"
 

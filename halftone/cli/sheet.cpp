@@ -55,8 +55,9 @@ Column make_column(const Options& options, const std::string& precision,
   ModelOptions how = options.model;
   how.precision = precision;
   LoadedModel loaded = load(how, context);
-  const ModelDefaults sampling = sampling_of(options.sampling, loaded.defaults);
-  GenerateRequest request;
+  const Sampling sampling = sampling_of(options.sampling, loaded.sampling);
+  GenerateRequest request = loaded.request("");
+  request.scheduler = sampling.scheduler;
   request.width = sampling.width;
   request.height = sampling.height;
   request.steps = sampling.steps;
@@ -66,11 +67,11 @@ Column make_column(const Options& options, const std::string& precision,
   column.precision = loaded.precision.used;
   for (const std::string& prompt : prompts) {
     request.prompt = prompt;
-    const ModelMemory memory = plan_generate(*loaded.model, request);
+    const ModelMemory memory = plan_generate(*loaded.pipeline, request);
     check_memory(loaded, memory, how.max_memory);
     column.weight_bytes = memory.file_weights + memory.owned_weights;
     const auto start = std::chrono::steady_clock::now();
-    GenerateResult result = generate(*loaded.model, loaded.schedule, request, progress);
+    GenerateResult result = generate(*loaded.pipeline, request, progress);
     column.seconds +=
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     column.images.push_back(result.images[0]);

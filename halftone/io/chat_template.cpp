@@ -419,11 +419,11 @@ std::optional<ChatTemplate> ChatTemplate::load(const fs::path& folder) {
                       config.string());
 }
 
-std::string ChatTemplate::render(const std::string& message) const {
+std::string ChatTemplate::render(const std::string& message, bool thinking) const {
   json names = state_->names;
   names["messages"] = json::array({json::object({{"role", "user"}, {"content", message}})});
   names["add_generation_prompt"] = true;
-  names["enable_thinking"] = true;
+  names["enable_thinking"] = thinking;
   names["tools"] = nullptr;
   names["documents"] = nullptr;
   return Renderer(names, state_->fail).render(state_->body);

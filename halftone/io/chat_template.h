@@ -25,8 +25,9 @@ class ChatTemplate {
   // Nothing where there is neither.
   static std::optional<ChatTemplate> load(const std::filesystem::path& folder);
 
-  // One message, of a user, with the start of the answer to it.
-  std::string render(const std::string& message) const;
+  // One message, of a user, with the start of the answer to it. Templates that know of it may let
+  // an answer begin with thoughts, or skip them.
+  std::string render(const std::string& message, bool thinking = true) const;
 
  private:
   struct State;

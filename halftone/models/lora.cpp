@@ -236,58 +236,38 @@ void LoraAdapter::check_strength(float strength) const {
               printable(largest_module_), largest_value_, strength, kLargestValue);
 }
 
-LoraStack::LoraStack(std::vector<LoraAdapter> adapters) : adapters_(std::move(adapters)) {
-  for (const LoraAdapter& adapter : adapters_) {
-    sites_.rank += adapter.rank();
-    for (const auto& [weight, module] : adapter.modules()) sites_.weights.insert(weight);
-  }
+LoraSites LoraAdapter::sites() const {
+  LoraSites sites;
+  sites.rank = rank_;
+  for (const auto& [weight, module] : modules_) sites.weights.insert(weight);
+  return sites;
 }
 
-Weights LoraStack::weights() const {
+Weights LoraAdapter::weights(size_t slot) const {
   Weights weights;
-  for (const std::string& weight : sites_.weights) {
-    Tensor down, up;
-    int64_t first = 0;
-    for (const LoraAdapter& adapter : adapters_) {
-      const auto found = adapter.modules().find(weight);
-      if (found != adapter.modules().end()) {
-        const LoraAdapter::Module& module = found->second;
-        const int64_t rank = module.down.shape()[0], in = module.down.shape()[1];
-        const int64_t out = module.up.shape()[0];
-        if (!down.defined()) {
-          down = Tensor::zeros(DType::kF32, {sites_.rank, in});
-          up = Tensor::zeros(DType::kF32, {out, sites_.rank});
-        }
-        const auto from_down = module.down.as<float>(), from_up = module.up.as<float>();
-        std::copy(from_down.begin(), from_down.end(),
-                  down.mutable_as<float>().begin() + first * in);
-        for (int64_t r = 0; r < out; ++r) {
-          std::copy_n(from_up.begin() + r * rank, rank,
-                      up.mutable_as<float>().begin() + r * sites_.rank + first);
-        }
+  for (const auto& [weight, module] : modules_) {
+    const int64_t rank = module.down.shape()[0], in = module.down.shape()[1];
+    const int64_t out = module.up.shape()[0];
+    Tensor down = module.down, up = module.up;
+    if (rank < rank_) {  // filled up with zeros
+      down = Tensor::zeros(DType::kF32, {rank_, in});
+      up = Tensor::zeros(DType::kF32, {out, rank_});
+      const auto from_down = module.down.as<float>(), from_up = module.up.as<float>();
+      std::copy(from_down.begin(), from_down.end(), down.mutable_as<float>().begin());
+      for (int64_t r = 0; r < out; ++r) {
+        std::copy_n(from_up.begin() + r * rank, rank, up.mutable_as<float>().begin() + r * rank_);
       }
-      first += adapter.rank();
     }
-    weights.emplace(lora_down_name(weight), down);
-    weights.emplace(lora_up_name(weight), up);
+    weights.emplace(lora_down_name(weight, slot), down);
+    weights.emplace(lora_up_name(weight, slot), up);
   }
   return weights;
 }
 
-void LoraStack::check_strengths(std::span<const float> per_adapter) const {
-  HT_ASSERT(per_adapter.size() == adapters_.size());
-  for (size_t i = 0; i < adapters_.size(); ++i) adapters_[i].check_strength(per_adapter[i]);
-}
-
-Tensor LoraStack::strengths(int64_t batch, std::span<const float> per_adapter) const {
-  HT_ASSERT(per_adapter.size() == adapters_.size());
-  Tensor out = Tensor::empty(DType::kF32, {batch, sites_.rank});
+Tensor LoraAdapter::strengths(std::span<const float> per_row) const {
+  Tensor out = Tensor::empty(DType::kF32, {static_cast<int64_t>(per_row.size()), rank_});
   auto values = out.mutable_as<float>().begin();
-  for (int64_t b = 0; b < batch; ++b) {
-    for (size_t i = 0; i < adapters_.size(); ++i) {
-      values = std::fill_n(values, adapters_[i].rank(), per_adapter[i]);
-    }
-  }
+  for (const float strength : per_row) values = std::fill_n(values, rank_, strength);
   return out;
 }
 

@@ -11,10 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "halftone/models/model.h"
 #include "halftone/models/stored_rows.h"
 #include "halftone/passes/lora.h"
-#include "halftone/runtime/program.h"
+#include "halftone/runtime/weights.h"
 
 namespace halftone {
 
@@ -27,6 +26,13 @@ struct LoraTarget {
 };
 // Module paths as files name them, such as "layers.0.attention.to_q", to linears.
 using LoraTargets = std::map<std::string, std::vector<LoraTarget>>;
+
+// What became of an adapter's file.
+struct LoraReport {
+  std::string file;
+  int matched = 0;                     // linears that it changes
+  std::vector<std::string> unmatched;  // keys that match nothing
+};
 
 class LoraAdapter {
  public:
@@ -47,6 +53,12 @@ class LoraAdapter {
   int64_t rank() const { return rank_; }                                     // the largest
   const LoraReport& report() const { return report_; }
 
+  // For attach_lora, as adapter number `slot`.
+  LoraSites sites() const;
+  Weights weights(size_t slot) const;
+  // The graph's input: a strength for every row of the batch.
+  Tensor strengths(std::span<const float> per_row) const;
+
  private:
   void add(const std::string& name, const std::string& weight, Module module);
 
@@ -56,24 +68,6 @@ class LoraAdapter {
   double largest_value_ = 0;
   std::string largest_module_;
   LoraReport report_;
-};
-
-// Several adapters stacked along the rank; where one does not change a linear its part is zero.
-class LoraStack {
- public:
-  explicit LoraStack(std::vector<LoraAdapter> adapters);
-
-  bool empty() const { return adapters_.empty(); }
-  const LoraSites& sites() const { return sites_; }
-  Weights weights() const;
-  void check_strengths(std::span<const float> per_adapter) const;
-  // The graph's input: a strength per adapter, the same for every row of the batch.
-  Tensor strengths(int64_t batch, std::span<const float> per_adapter) const;
-  size_t size() const { return adapters_.size(); }
-
- private:
-  std::vector<LoraAdapter> adapters_;
-  LoraSites sites_;
 };
 
 }  // namespace halftone

@@ -15,7 +15,7 @@ CompiledGraph compile(const Graph& graph, const CompileOptions& options, const K
     result.graph = std::move(next);  // what it was made from ends here
     from = result.graph.get();
   };
-  if (options.lora) then(attach_lora(*from, *options.lora));
+  if (!options.lora.empty()) then(attach_lora(*from, options.lora));
   if (options.recipe) {
     QuantizedGraph quantized = quantize_linears(*from, *options.recipe);
     result.report = std::move(quantized.report);

@@ -14,7 +14,7 @@ namespace halftone {
 
 // What a graph is to become.
 struct CompileOptions {
-  std::optional<LoraSites> lora;         // adapters to put beside linears
+  std::vector<LoraSites> lora;           // adapters to put beside linears
   std::optional<QuantizeRecipe> recipe;  // linears to run in low precision
   bool optimize = true;                  // otherwise node by node, as the model was written
   CanStack can_stack;                    // empty: all weights of one type

@@ -1,26 +1,30 @@
-// Adds low-rank adapters beside linears: y = linear(x) + ((x A^T) * strength) B^T. Adapters are
-// stacked along the rank, so that one pair of products serves all of them, and strengths are an
-// input, one per row of the batch: a new strength builds nothing again.
+// Adds low-rank adapters beside linears: y = linear(x) + sum over adapters ((x A^T) * strength)
+// B^T. Each adapter has a pair of products of its own, so that a row has the same bits whichever
+// other adapters its batch has; strengths are inputs, one per row of the batch: a new strength
+// builds nothing again.
 #pragma once
 
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 
 #include "halftone/graph/graph.h"
 
 namespace halftone {
 
+// Where one adapter goes.
 struct LoraSites {
-  int64_t rank = 0;               // of all adapters together
+  int64_t rank = 0;               // of all its modules: those of lower rank are filled up
   std::set<std::string> weights;  // names of the linears' weights
 };
 
-inline constexpr const char* kLoraStrength = "lora.strength";  // F32 [B, rank]
-std::string lora_down_name(const std::string& weight);         // A [rank, in]
-std::string lora_up_name(const std::string& weight);           // B [out, rank]
+// Names for adapter number `slot` of those that are attached.
+std::string lora_strength_name(size_t slot);                             // F32 [B, rank]
+std::string lora_down_name(const std::string& weight, size_t slot = 0);  // A [rank, in]
+std::string lora_up_name(const std::string& weight, size_t slot = 0);    // B [out, rank]
 
 // Every site must be a linear of the graph whose input's first dimension is the batch.
-std::shared_ptr<Graph> attach_lora(const Graph& graph, const LoraSites& sites);
+std::shared_ptr<Graph> attach_lora(const Graph& graph, std::span<const LoraSites> adapters);
 
 }  // namespace halftone

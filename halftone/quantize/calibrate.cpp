@@ -6,6 +6,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
 #include "halftone/quantize/calibration_file.h"
+#include "halftone/quantize/sampler_run.h"
 
 namespace halftone {
 namespace {
@@ -62,9 +63,8 @@ std::vector<int> kept_steps(const CalibrationOptions& options) {
 
 class Calibrator {
  public:
-  Calibrator(DiffusionModel& model, const FlowMatchConfig& schedule,
-             const CalibrationOptions& options, fs::path partial, std::string fingerprint,
-             const ProgressFn& progress)
+  Calibrator(Pipeline& model, const SchedulerConfig& scheduler, const CalibrationOptions& options,
+             fs::path partial, std::string fingerprint, const ProgressFn& progress)
       : model_(model),
         options_(options),
         partial_(std::move(partial)),
@@ -74,15 +74,19 @@ class Calibrator {
     layout_.fingerprint = std::move(fingerprint);
     layout_.prompts = static_cast<int>(prompts_.size());
     layout_.steps = options.steps;
-    layout_.latents = model.latent_shape(options.width, options.height);
+    layout_.latents = model.model().latent_shape(options.width, options.height);
+    schedule_ = schedule_for(model.model(), scheduler, options.steps, layout_.latents);
+    guided_ = is_guided(model.model().sampling().guidance_rule, options.guidance);
     const int first_kept = options.held_out.empty() ? 0 : static_cast<int>(options.prompts.size());
     for (int prompt = first_kept; prompt < layout_.prompts; ++prompt) {
       for (const int step : kept_steps(options)) layout_.points.emplace_back(prompt, step);
     }
-    result_.sigmas =
-        flow_match_sigmas(schedule, options.steps, model.image_tokens(layout_.latents));
+    for (const SamplerStep& step : schedule_.steps) {
+      result_.sigmas.push_back(static_cast<float>(step.sigma));
+    }
+    result_.sigmas.push_back(0);
     std::map<int, std::string> first;
-    for (const LinearInfo& linear : model.linears()) {
+    for (const LinearInfo& linear : model.model().linears()) {
       const std::string& of_group = first.emplace(linear.group, linear.weight).first->second;
       result_.first_of_group[linear.weight] = of_group;
       result_.inputs[linear.weight].amax.assign(static_cast<size_t>(options.steps), 0.0f);
@@ -96,6 +100,7 @@ class Calibrator {
   Calibration run() {
     const int done = resume();
     for (const std::string& prompt : prompts_) result_.conditions.push_back(model_.encode(prompt));
+    if (guided_) negative_ = model_.encode("");
     run_prompts(done, static_cast<int>(options_.prompts.size()), true);
     run_prompts(std::max(done, static_cast<int>(options_.prompts.size())), layout_.prompts, false);
     return std::move(result_);
@@ -120,7 +125,7 @@ class Calibrator {
     Observing& operator=(const Observing&) = delete;
 
    private:
-    DiffusionModel& model_;
+    Pipeline& model_;
   };
 
   void run_prompts(int begin, int end, bool watch) {
@@ -135,19 +140,28 @@ class Calibrator {
   }
 
   void run_prompt(int prompt) {
-    Tensor latents =
-        seeded_noise(layout_.latents, options_.first_seed + static_cast<uint64_t>(prompt));
+    const uint64_t seed = options_.first_seed + static_cast<uint64_t>(prompt);
+    Tensor latents = seeded_noise(layout_.latents, seed);
+    SamplerRun sampler(schedule_, layout_.latents, seed);
     for (step_ = 0; step_ < options_.steps; ++step_) {
       progress_({"calibrating", int64_t{prompt} * options_.steps + step_,
                  int64_t{layout_.prompts} * options_.steps});
-      const float sigmas[] = {result_.sigmas[step_]};
-      const Tensor v = model_.velocity(latents, sigmas, {&result_.conditions[prompt], 1});
+      const SamplerStep& step = schedule_.steps[static_cast<size_t>(step_)];
+      const Condition& condition = result_.conditions[prompt];
+      // Points are what the denoiser says for the prompt alone.
+      const Tensor v = guided_prediction(model_, latents, step, condition, negative_, 0);
       if (std::find(layout_.points.begin(), layout_.points.end(), std::pair(prompt, step_)) !=
           layout_.points.end()) {
         result_.points.push_back({prompt, step_, copy_of(latents), copy_of(v)});
       }
-      euler_step(latents.mutable_as<float>(), v.as<float>(), result_.sigmas[step_],
-                 result_.sigmas[step_ + 1]);
+      Tensor taken = v;
+      if (guided_) {
+        taken = copy_of(v);
+        const Tensor away = guided_prediction(model_, latents, step, negative_, negative_, 0);
+        guide(model_.model().sampling().guidance_rule, options_.guidance, taken.mutable_as<float>(),
+              away.as<float>());
+      }
+      latents = sampler.advance(static_cast<size_t>(step_), latents, taken);
     }
   }
 
@@ -166,12 +180,15 @@ class Calibrator {
     }
   }
 
-  DiffusionModel& model_;
+  Pipeline& model_;
   const CalibrationOptions& options_;
   fs::path partial_;
   const ProgressFn& progress_;
   std::vector<std::string> prompts_;  // watched, then held out
   CalibrationLayout layout_;
+  Schedule schedule_;
+  bool guided_ = false;
+  Condition negative_;
   Calibration result_;
   int step_ = 0;
 };
@@ -185,10 +202,10 @@ const InputMoments* Calibration::moments_of(const std::string& weight) const {
   return found == moments.end() ? nullptr : &found->second;
 }
 
-Calibration calibrate(DiffusionModel& model, const FlowMatchConfig& schedule,
+Calibration calibrate(Pipeline& model, const SchedulerConfig& scheduler,
                       const CalibrationOptions& options, const fs::path& partial,
                       const std::string& fingerprint, const ProgressFn& progress) {
-  return Calibrator(model, schedule, options, partial, fingerprint, progress).run();
+  return Calibrator(model, scheduler, options, partial, fingerprint, progress).run();
 }
 
 float static_scale_for(const Format& format, float largest) {

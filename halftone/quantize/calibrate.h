@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "halftone/base/progress.h"
-#include "halftone/diffusion/generate.h"
+#include "halftone/engine/generate.h"
 #include "halftone/numerics/bf16.h"
 #include "halftone/quantize/compensate.h"
 
@@ -25,6 +25,7 @@ struct CalibrationOptions {
   uint64_t first_seed = 0;
   int64_t width = 0, height = 0;
   int steps = 8;
+  float guidance = 0;         // against the empty prompt
   int points_per_prompt = 3;  // predictions that are kept, spread over the sigmas
   bool moments = false;       // of inputs, for compensated rounding
   int threads = 1;
@@ -68,7 +69,7 @@ struct Calibration {
 // prompt gave is kept there, and a run that was interrupted goes on from it. One that belongs to
 // other options or another model (told by `fingerprint`), or that is damaged, is begun anew, and
 // `not_resumed` says why. The file is left for the caller to remove.
-Calibration calibrate(DiffusionModel& model, const FlowMatchConfig& schedule,
+Calibration calibrate(Pipeline& model, const SchedulerConfig& scheduler,
                       const CalibrationOptions& options, const std::filesystem::path& partial,
                       const std::string& fingerprint, const ProgressFn& progress);
 

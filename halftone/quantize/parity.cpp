@@ -6,6 +6,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/quantize/metrics.h"
+#include "halftone/quantize/sampler_run.h"
 
 namespace halftone {
 namespace {
@@ -33,24 +34,16 @@ Tensor disturbed(const Tensor& x, double amount, uint64_t seed) {
 // Runs a model's predictions and counts them.
 class Predictor {
  public:
-  Predictor(DiffusionModel& model, const ParityOptions& options, int64_t total,
+  Predictor(Pipeline& model, const ParityOptions& options, int64_t total,
             const ProgressFn& progress)
       : model_(model), options_(options), total_(total), progress_(progress) {}
 
   // As the sampler takes it.
-  Tensor velocity(const Tensor& latents, float sigma, const Condition& positive,
+  Tensor velocity(const Tensor& latents, const SamplerStep& step, const Condition& positive,
                   const Condition& negative) {
     progress_({"comparing", done_++, total_});
     const auto start = std::chrono::steady_clock::now();
-    const float sigmas[] = {sigma};
-    Tensor v = model_.velocity(latents, sigmas, {&positive, 1});
-    if (options_.guidance > 0) {
-      const Tensor away = model_.velocity(latents, sigmas, {&negative, 1});
-      for (int64_t i = 0; i < v.numel(); ++i) {
-        float& value = v.mutable_as<float>()[i];
-        value += options_.guidance * (value - away.as<float>()[i]);
-      }
-    }
+    Tensor v = guided_prediction(model_, latents, step, positive, negative, options_.guidance);
     seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     ++count_;
     return v;
@@ -66,22 +59,26 @@ class Predictor {
   double seconds_each() const { return count_ == 0 ? 0 : seconds_ / static_cast<double>(count_); }
 
  private:
-  DiffusionModel& model_;
+  Pipeline& model_;
   const ParityOptions& options_;
   int64_t total_, done_ = 0, count_ = 0;
   const ProgressFn& progress_;
   double seconds_ = 0;
 };
 
-Tensor stepped(const Tensor& latents, const Tensor& velocity, float sigma, float next) {
+// Where a prediction alone would lead: the next latents, or, of samplers that remember earlier
+// predictions, the picture that this one amounts to.
+Tensor stepped(const SamplerStep& step, const Tensor& latents, const Tensor& velocity) {
   Tensor moved = copy_of(latents);
-  euler_step(moved.mutable_as<float>(), velocity.as<float>(), sigma, next);
+  const bool remembers = !step.memory.empty();
+  combine(remembers ? step.clean : step.latents,
+          {moved.mutable_as<float>(), velocity.as<float>(), {}, {}}, moved.mutable_as<float>());
   return moved;
 }
 
 double cosine_of(const Tensor& a, const Tensor& b) { return cosine(a.as<float>(), b.as<float>()); }
 
-NamedTensors blocks_of(DiffusionModel& model, const Tensor& latents, float sigma,
+BlockOutputs blocks_of(Pipeline& model, const Tensor& latents, float sigma,
                        const Condition& condition) {
   const float sigmas[] = {sigma};
   return model.block_outputs(latents, sigmas, {&condition, 1});
@@ -103,18 +100,6 @@ Spread spread_of_all(const Table& table, Spread::Worse worse) {
 
 }  // namespace
 
-Spread Spread::of(std::vector<double> values, Worse worse) {
-  if (values.empty()) return {};
-  Spread s;
-  for (const double v : values) s.mean += v / static_cast<double>(values.size());
-  std::sort(values.begin(), values.end());
-  s.median = values[values.size() / 2];
-  if (worse == Worse::kLarger) std::reverse(values.begin(), values.end());
-  s.worst = values[0];
-  s.tail = values[values.size() / 20];
-  return s;
-}
-
 int64_t reference_predictions(const ParityOptions& options) {
   return static_cast<int64_t>(options.prompts.size()) * options.seeds * options.steps;
 }
@@ -122,13 +107,18 @@ int64_t compared_predictions(const ParityOptions& options) {
   return 2 * reference_predictions(options);
 }
 
-ReferenceRun run_reference(DiffusionModel& model, const FlowMatchConfig& schedule,
+ReferenceRun run_reference(Pipeline& model, const SchedulerConfig& scheduler,
                            const ParityOptions& options, const ProgressFn& progress) {
-  const Shape shape = model.latent_shape(options.width, options.height);
+  const Shape shape = model.model().latent_shape(options.width, options.height);
   ReferenceRun run;
-  run.sigmas = flow_match_sigmas(schedule, options.steps, model.image_tokens(shape));
+  run.schedule = schedule_for(model.model(), scheduler, options.steps, shape);
+  for (const SamplerStep& step : run.schedule.steps) {
+    run.sigmas.push_back(static_cast<float>(step.sigma));
+  }
+  run.sigmas.push_back(0);
   Predictor predictor(model, options, reference_predictions(options), progress);
-  const Condition negative = options.guidance > 0 ? model.encode("") : Condition{};
+  const bool guided = is_guided(model.model().sampling().guidance_rule, options.guidance);
+  const Condition negative = guided ? model.encode("") : Condition{};
   for (const std::string& prompt : options.prompts) {
     const Condition positive = model.encode(prompt);
     for (int s = 0; s < options.seeds; ++s) {
@@ -136,12 +126,12 @@ ReferenceRun run_reference(DiffusionModel& model, const FlowMatchConfig& schedul
           prompt, options.first_seed + static_cast<uint64_t>(s), positive, negative, {}, {}, {},
           {}};
       c.latents.push_back(seeded_noise(shape, c.seed));
-      for (int k = 0; k < options.steps; ++k) {
+      SamplerRun sampler(run.schedule, shape, c.seed);
+      for (size_t k = 0; k < run.schedule.steps.size(); ++k) {
         c.velocities.push_back(
-            predictor.velocity(c.latents.back(), run.sigmas[k], positive, negative));
+            predictor.velocity(c.latents.back(), run.schedule.steps[k], positive, negative));
         if (run.cases.empty() && k == 0) predictor.forget_time();
-        c.latents.push_back(
-            stepped(c.latents.back(), c.velocities.back(), run.sigmas[k], run.sigmas[k + 1]));
+        c.latents.push_back(sampler.advance(k, c.latents.back(), c.velocities.back()));
       }
       if (static_cast<int>(run.cases.size()) < options.layer_cases) {
         const int middle = options.steps / 2;
@@ -155,10 +145,11 @@ ReferenceRun run_reference(DiffusionModel& model, const FlowMatchConfig& schedul
   return run;
 }
 
-ParityResult compare_with(const ReferenceRun& reference, DiffusionModel& model,
+ParityResult compare_with(const ReferenceRun& reference, Pipeline& model,
                           const ParityOptions& options, double disturbance,
                           const ProgressFn& progress) {
-  const auto steps = reference.sigmas.size() - 1;
+  const auto steps = reference.schedule.steps.size();
+  const bool guided = is_guided(model.model().sampling().guidance_rule, options.guidance);
   ParityResult result;
   Predictor predictor(model, options, compared_predictions(options), progress);
   Table cosines(steps), errors(steps), step_cosines(steps), rollout(steps);
@@ -170,19 +161,20 @@ ParityResult compare_with(const ReferenceRun& reference, DiffusionModel& model,
     // Its own text states in whole runs; in single predictions the reference's, so that these
     // compare denoisers.
     const Condition positive = model.encode(c.prompt);
-    const Condition negative = options.guidance > 0 ? model.encode("") : Condition{};
+    const Condition negative = guided ? model.encode("") : Condition{};
     Tensor latents = disturbed(c.latents[0], disturbance, c.seed + 1);
+    SamplerRun sampler(reference.schedule, latents.shape(), c.seed);
     for (size_t k = 0; k < steps; ++k) {
-      const float sigma = reference.sigmas[k], next = reference.sigmas[k + 1];
+      const SamplerStep& step = reference.schedule.steps[k];
       const Tensor v = predictor.velocity(disturbed(c.latents[k], disturbance, c.seed + 2 + k),
-                                          sigma, c.positive, c.negative);
+                                          step, c.positive, c.negative);
       if (std::exchange(first, false)) predictor.forget_time();
       cosines[k].push_back(cosine_of(v, c.velocities[k]));
       errors[k].push_back(relative_difference(v.as<float>(), c.velocities[k].as<float>()));
-      step_cosines[k].push_back(cosine_of(stepped(c.latents[k], v, sigma, next), c.latents[k + 1]));
+      step_cosines[k].push_back(
+          cosine_of(stepped(step, c.latents[k], v), stepped(step, c.latents[k], c.velocities[k])));
       own.velocity_cosine = std::min(own.velocity_cosine, cosines[k].back());
-      latents =
-          stepped(latents, predictor.velocity(latents, sigma, positive, negative), sigma, next);
+      latents = sampler.advance(k, latents, predictor.velocity(latents, step, positive, negative));
       rollout[k].push_back(cosine_of(latents, c.latents[k + 1]));
     }
     own.latent_cosine = rollout[steps - 1].back();
@@ -218,6 +210,18 @@ ParityResult compare_with(const ReferenceRun& reference, DiffusionModel& model,
   for (auto& [name, error] : result.layer_error) error /= layer_cases;
   result.seconds_per_step = predictor.seconds_each();
   return result;
+}
+
+Certificate certificate_of(const ParityResult& result, const ParityOptions& options) {
+  Certificate c;
+  c.precision = result.name;
+  c.pictures = static_cast<int>(result.cases.size());
+  c.steps = options.steps;
+  c.prompts = static_cast<int>(options.prompts.size());
+  c.velocity_cosine = result.velocity_cosine_all;
+  c.velocity_error = result.velocity_error_all.mean;
+  c.ssim = result.ssim;
+  return c;
 }
 
 }  // namespace halftone

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "halftone/base/progress.h"
-#include "halftone/diffusion/generate.h"
+#include "halftone/engine/certificate.h"
+#include "halftone/engine/generate.h"
+#include "halftone/engine/spread.h"
 
 namespace halftone {
 
@@ -22,16 +24,6 @@ struct ParityOptions {
   int layer_cases = 2;  // pictures whose layers are compared as well
 };
 
-// Over many values; for cosines, SSIM and PSNR less is worse, for errors more is.
-struct Spread {
-  double mean = 0, median = 0;
-  double tail = 0;  // the value that 5% are worse than
-  double worst = 0;
-
-  enum class Worse { kSmaller, kLarger };
-  static Spread of(std::vector<double> values, Worse worse);
-};
-
 // What the reference did with one prompt and seed.
 struct ReferenceCase {
   std::string prompt;
@@ -39,11 +31,12 @@ struct ReferenceCase {
   Condition positive, negative;
   std::vector<Tensor> latents;     // before each step, and at the end
   std::vector<Tensor> velocities;  // as the sampler took them, guidance included
-  NamedTensors blocks;             // in the middle of the run, of the first few cases
+  BlockOutputs blocks;             // in the middle of the run, of the first few cases
   Tensor image;
 };
 
 struct ReferenceRun {
+  Schedule schedule;
   std::vector<float> sigmas;  // steps + 1
   std::vector<ReferenceCase> cases;
   double seconds_per_step = 0;
@@ -77,17 +70,20 @@ struct ParityResult {
 };
 
 // Progress counts predictions. The callback may throw to cancel.
-ReferenceRun run_reference(DiffusionModel& model, const FlowMatchConfig& schedule,
+ReferenceRun run_reference(Pipeline& model, const SchedulerConfig& scheduler,
                            const ParityOptions& options, const ProgressFn& progress);
 
 // `model` against the reference. With a disturbance its inputs are disturbed by that much: the
 // reference against itself is then the floor below which differences mean nothing.
-ParityResult compare_with(const ReferenceRun& reference, DiffusionModel& model,
+ParityResult compare_with(const ReferenceRun& reference, Pipeline& model,
                           const ParityOptions& options, double disturbance,
                           const ProgressFn& progress);
 
 // Predictions that each takes, for progress bars.
 int64_t reference_predictions(const ParityOptions& options);
 int64_t compared_predictions(const ParityOptions& options);
+
+// What is written into a file that was measured so.
+Certificate certificate_of(const ParityResult& result, const ParityOptions& options);
 
 }  // namespace halftone

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "halftone/base/progress.h"
+#include "halftone/engine/model.h"
 #include "halftone/io/safetensors_header.h"
 #include "halftone/kernels/kernels.h"
-#include "halftone/models/model.h"
 #include "halftone/numerics/format.h"
 
 namespace halftone {

@@ -31,7 +31,7 @@ bool takes(const Format& format, const Shape& shape) {
 std::vector<SearchGroup> groups_of(const SearchInput& input,
                                    const std::vector<Candidate>& candidates) {
   std::map<int, SearchGroup> groups;
-  for (const LinearInfo& linear : input.model.linears()) {
+  for (const LinearInfo& linear : input.model.model().linears()) {
     const auto matches = [&](const std::string& p) { return glob_match(p, linear.weight); };
     const auto& include = input.base.include;
     if (!include.empty() && std::none_of(include.begin(), include.end(), matches)) continue;
@@ -133,7 +133,7 @@ std::string Candidate::name() const {
   return std::string(format.name) + (weights ? " weights" : "");
 }
 
-RecipeScore score_recipe(DiffusionModel& model, const QuantizeRecipe& recipe,
+RecipeScore score_recipe(Pipeline& model, const QuantizeRecipe& recipe,
                          const WeightQuantizer& quantizer, const Calibration& calibration) {
   model.set_recipe(recipe, quantizer);
   RecipeScore score{0, 1};

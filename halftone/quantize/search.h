@@ -63,13 +63,13 @@ struct SearchResult {
 struct RecipeScore {
   double mean = 0, worst = 0;
 };
-RecipeScore score_recipe(DiffusionModel& model, const QuantizeRecipe& recipe,
+RecipeScore score_recipe(Pipeline& model, const QuantizeRecipe& recipe,
                          const WeightQuantizer& quantizer, const Calibration& calibration);
 
 // `base` gives what is kept and the inputs' scales; its own format and rules are not looked at.
 // The model is left with the recipe that was chosen.
 struct SearchInput {
-  DiffusionModel& model;
+  Pipeline& model;
   const Calibration& calibration;
   QuantizeRecipe base;
   std::vector<Candidate> candidates;  // high precision is added

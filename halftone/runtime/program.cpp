@@ -168,27 +168,65 @@ void Program::put(int id, const Tensor& tensor) {
     throw Error(ErrorCode::kInvalidInput, info.name, "{} is {} {} instead of {} {}", kind,
                 name_of(tensor.dtype()), tensor.shape(), name_of(info.type.dtype), info.type.shape);
   }
-  const bool is_here = tensor.device() == Device{};
   if (device() == nullptr && info.source != Source::kState) {
-    HT_ASSERT(is_here);
+    HT_ASSERT(tensor.device() == Device{});
     bound_[id] = tensor;
     return;
   }
+  copy_in(own_memory(id), tensor);
+}
+
+// Of an input, constant or state, where the program runs.
+std::byte* Program::own_memory(int id) {
   Tensor& own = resident_[id];
   if (!own.defined()) {
-    const auto memory = device() != nullptr ? device()->allocate(tensor.byte_size(), info.name)
-                                            : Storage::allocate(tensor.byte_size());
-    own = Tensor(memory, 0, tensor.dtype(), tensor.shape());
-    bound_[id] = own;
+    const ValueInfo& info = graph_->values()[id];
+    const int64_t bytes = info.type.shape.checked_bytes(info.type.dtype).value();
+    const auto memory =
+        device() != nullptr ? device()->allocate(bytes, info.name) : Storage::allocate(bytes);
+    own = Tensor(memory, 0, info.type.dtype, info.type.shape);
   }
-  auto* to = const_cast<std::byte*>(own.address());
+  bound_[id] = own;
+  return const_cast<std::byte*>(own.address());
+}
+
+void Program::copy_in(std::byte* to, const Tensor& from) const {
   if (device() == nullptr) {
-    std::memcpy(to, tensor.address(), static_cast<size_t>(tensor.byte_size()));
-  } else if (is_here) {
-    device()->upload(to, tensor.bytes());
+    if (from.byte_size() > 0) {
+      std::memcpy(to, from.address(), static_cast<size_t>(from.byte_size()));
+    }
+  } else if (from.device() == Device{}) {
+    device()->upload(to, from.bytes());
   } else {
-    HT_ASSERT(tensor.device() == device()->device());
-    device()->copy(to, tensor.address(), tensor.byte_size());
+    HT_ASSERT(from.device() == device()->device());
+    device()->copy(to, from.address(), from.byte_size());
+  }
+}
+
+void Program::set_input_rows(const std::string& name, int64_t first, const Tensor& rows) {
+  const DeviceGuard guard(device());
+  const Value input = find_value(graph_->inputs(), name, "input");
+  HT_ASSERT(rows.dtype() == input.dtype() && rows.shape().rank() == input.rank() &&
+            first + rows.shape()[0] <= input.dim(0));
+  const int64_t row_bytes = input.shape().checked_bytes(input.dtype()).value() / input.dim(0);
+  HT_ASSERT(rows.byte_size() == row_bytes * rows.shape()[0]);
+  copy_in(own_memory(input.id()) + first * row_bytes, rows);
+}
+
+void Program::copy_output_rows(const std::string& name, int64_t first, const Tensor& to) const {
+  const DeviceGuard guard(device());
+  const Value output = find_value(graph_->outputs(), name, "output");
+  const ConstView from = const_view(output.id());
+  HT_ASSERT(to.dtype() == from.dtype && first + to.shape()[0] <= from.shape[0]);
+  const int64_t row_bytes = from.shape.checked_bytes(from.dtype).value() / from.shape[0];
+  HT_ASSERT(to.byte_size() == row_bytes * to.shape()[0]);
+  const auto* bytes = static_cast<const std::byte*>(from.data) + first * row_bytes;
+  auto* target = const_cast<std::byte*>(to.address());
+  if (device() != nullptr) {
+    HT_ASSERT(to.device() == device()->device());
+    device()->copy(target, bytes, to.byte_size());
+  } else {
+    std::memcpy(target, bytes, static_cast<size_t>(to.byte_size()));
   }
 }
 

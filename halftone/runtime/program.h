@@ -72,9 +72,13 @@ class Program {
   // runs until it is set again: one in the CPU's memory goes up here, one in the device's is copied
   // there. On the CPU it is not copied, and may not change before the last run that it is for.
   void set_input(const std::string& name, const Tensor& tensor);
+  // The same for some rows of an input, from this one on; the others stay.
+  void set_input_rows(const std::string& name, int64_t first, const Tensor& rows);
   void run();
   Tensor output(const std::string& name) const;         // in the CPU's memory
   Tensor device_output(const std::string& name) const;  // where the program runs
+  // Rows of an output, from this one on, into memory where the program runs.
+  void copy_output_rows(const std::string& name, int64_t first, const Tensor& to) const;
   // States are zeros before the first run.
   void set_state(const std::string& name, const Tensor& tensor);
   Tensor state(const std::string& name);  // a copy in the CPU's memory
@@ -97,6 +101,8 @@ class Program {
   void prepare_memory();
   void prepare_states();
   void put(int id, const Tensor& tensor);
+  std::byte* own_memory(int id);
+  void copy_in(std::byte* to, const Tensor& from) const;
   void update_states();
   void compute();
   void launch_all();

@@ -4,16 +4,16 @@
 
 #include <algorithm>
 
-#include "halftone/diffusion/generate.h"
+#include "halftone/engine/generate.h"
 #include "halftone/io/json.h"
 #include "halftone/io/quantization_metadata.h"
 #include "halftone/io/safetensors_writer.h"
-#include "halftone/models/zimage/model.h"
 #include "halftone/models/zimage/names.h"
 #include "halftone/models/zimage/transformer.h"
 #include "halftone/numerics/minifloat.h"
 #include "halftone/quantize/convert_file.h"
 #include "halftone/quantize/quantize_file.h"
+#include "tests/support/load_pipeline.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_zimage.h"
 
@@ -30,7 +30,7 @@ class ForeignModel : public testing::Test {
     const SafetensorsFile fixture(data / "zimage" / "pipeline_plain.safetensors");
     case_ = parse_json(fixture.metadata().at("case"), "fixture");
     test::write_zimage_folder(folder_, case_, data / "tokenizer" / "tokenizer.json");
-    schedule_ = parse_flow_match_config(case_["scheduler"], "fixture");
+    schedule_.flow = parse_flow_match_config(case_["scheduler"], "fixture");
     request_.prompt = "a circle";
     request_.width = case_["size"][0];
     request_.height = case_["size"][1];
@@ -42,9 +42,9 @@ class ForeignModel : public testing::Test {
     options.automatic = true;
     options.kernels = &cpu_kernels();
     options.stream = {2};
-    const auto model = zimage::load_model({folder_, transformer}, options);
-    EXPECT_TRUE(model->load_report().stored);
-    const GenerateResult made = generate(*model, schedule_, request_, kSilent);
+    const auto model = test::load_pipeline(folder_, options, transformer);
+    EXPECT_TRUE(model->model().report().stored);
+    const GenerateResult made = generate(*model, request_, kSilent);
     const auto span = made.latents.as<float>();
     return {span.begin(), span.end()};
   }
@@ -60,7 +60,7 @@ class ForeignModel : public testing::Test {
   fs::path folder_ = dir_ / "model";
   fs::path file_ = folder_ / "transformer" / "diffusion_pytorch_model.safetensors";
   nlohmann::json case_;
-  FlowMatchConfig schedule_;
+  SchedulerConfig schedule_;
   GenerateRequest request_;
 };
 
@@ -133,7 +133,7 @@ TEST_F(ForeignModel, FusedTensorsUnderAPrefixWork) {
   for (const Dialect dialect :
        {Dialect::kComfyUI, Dialect::kModelOpt, Dialect::kCompressedTensors, Dialect::kTorchao}) {
     convert_file(ours, theirs, {dialect, {}}, kSilent);
-    EXPECT_TRUE(zimage::is_zimage_file(theirs));
+    EXPECT_EQ(find_model(theirs, folder_).family->name, "z-image");
     EXPECT_EQ(latents(theirs), expected) << to_string(dialect);
   }
 }

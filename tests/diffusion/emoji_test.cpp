@@ -2,14 +2,14 @@
 // cost on trained weights.
 #include <gtest/gtest.h>
 
-#include "halftone/diffusion/generate.h"
+#include "halftone/engine/generate.h"
 #include "halftone/io/json.h"
 #include "halftone/io/safetensors_file.h"
-#include "halftone/models/zimage/model.h"
 #include "halftone/quantize/calibrate.h"
 #include "halftone/quantize/metrics.h"
 #include "halftone/quantize/parity.h"
 #include "halftone/quantize/recipe_file.h"
+#include "tests/support/load_pipeline.h"
 #include "tests/support/procedural.h"
 #include "tests/support/run_graph.h"
 #include "tests/support/sanitizers.h"
@@ -19,19 +19,19 @@ namespace {
 
 const std::filesystem::path kModel = HALFTONE_MODELS "/emoji";
 
-std::unique_ptr<DiffusionModel> load(const char* precision) {
+std::unique_ptr<Pipeline> load(const char* precision) {
   const Format format = *find_format(precision);
   LoadOptions options;
   options.activations = format == formats::fp32 ? DType::kF32 : DType::kBF16;
   if (format.quantized()) options.format = format;
   options.kernels = &cpu_kernels();
   options.stream = {2};
-  return zimage::load_model({kModel, {}}, options);
+  return test::load_pipeline(kModel, options);
 }
 
-FlowMatchConfig schedule() {
+SchedulerConfig schedule() {
   const auto file = kModel / "scheduler" / "scheduler_config.json";
-  return parse_flow_match_config(read_json_file(file), file.string());
+  return parse_scheduler_config(read_json_file(file), file.string());
 }
 
 GenerateRequest request_of(const std::string& prompt, int steps, float guidance,
@@ -56,7 +56,7 @@ TEST(EmojiModel, LatentsEqualDiffusers) {
     const auto& c = cases[i];
     const auto request = request_of(c["prompt"], c["steps"], c["guidance"],
                                     fmt::format("emoji.noise.{}", i).c_str());
-    const auto result = generate(*model, schedule(), request, kSilent);
+    const auto result = generate(*model, request, kSilent);
     const auto expected = test::floats(fixture.tensor(fmt::format("latents.{}", i)));
     EXPECT_LE(test::relative_error(test::floats(result.latents), expected), 1e-3) << c["prompt"];
   }
@@ -65,15 +65,15 @@ TEST(EmojiModel, LatentsEqualDiffusers) {
 TEST(EmojiModel, EveryBlockLinearTakesEveryFormat) {
   for (const char* format : {"fp8", "fp8-tensor", "mxfp8", "nvfp4"}) {
     const auto model = load(format);
-    EXPECT_EQ(model->load_report().formats, (std::map<std::string, int>{{format, 49}}));
-    for (const auto& kept : model->load_report().quantized.kept) EXPECT_FALSE(kept.unsupported);
+    EXPECT_EQ(model->model().report().formats, (std::map<std::string, int>{{format, 49}}));
+    for (const auto& kept : model->model().report().quantized.kept) EXPECT_FALSE(kept.unsupported);
   }
 }
 
 TEST(EmojiModel, PicturesInLowPrecisionAreNear) {
   const auto request = request_of("a red apple on a blue background", 20, 0, "emoji.noise.0");
   const auto picture = [&](const char* precision) {
-    return generate(*load(precision), schedule(), request, kSilent).images[0];
+    return generate(*load(precision), request, kSilent).images[0];
   };
   const Tensor exact = picture("bf16");
   const double mxfp8 = ssim(picture("mxfp8"), exact), nvfp4 = ssim(picture("nvfp4"), exact);
@@ -170,8 +170,8 @@ class CalibratedEmoji : public testing::Test {
     plain.kernels = &cpu_kernels();
     plain.stream = {2};
     plain.compile = false;
-    seen_ = new Calibration(calibrate(*zimage::load_model({kModel, {}}, plain), schedule(),
-                                      calibration, {}, {}, kSilent));
+    seen_ = new Calibration(
+        calibrate(*test::load_pipeline(kModel, plain), schedule(), calibration, {}, {}, kSilent));
     reference_ =
         new ReferenceRun(run_reference(*load("bf16"), schedule(), unseen_options(), kSilent));
   }
@@ -195,8 +195,10 @@ class CalibratedEmoji : public testing::Test {
 TEST_F(CalibratedEmoji, PrecisionsHoldTheirFloors) {
   if (test::kSanitized) GTEST_SKIP() << "quality is measured without sanitizers";
   const auto model = load("bf16");
-  expect_recipe_above({"fp8", 0.9968, 0.992, 0.991}, model->default_recipe(formats::fp8));
-  expect_recipe_above({"nvfp4", 0.9570, 0.900, 0.880}, model->default_recipe(formats::nvfp4));
+  expect_recipe_above({"fp8", 0.9968, 0.992, 0.991},
+                      model->model().denoiser().recipe(formats::fp8));
+  expect_recipe_above({"nvfp4", 0.9570, 0.900, 0.880},
+                      model->model().denoiser().recipe(formats::nvfp4));
 }
 
 #if defined(HALFTONE_TOML)

@@ -1,5 +1,5 @@
 // Whole pipelines from a folder against diffusers: text states, latents, picture.
-#include "halftone/diffusion/generate.h"
+#include "halftone/engine/generate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,9 +10,10 @@
 #include "halftone/io/safetensors_file.h"
 #include "halftone/io/safetensors_writer.h"
 #include "halftone/io/tokenizer.h"
-#include "halftone/models/zimage/model.h"
+#include "halftone/models/zimage/family.h"
 #include "halftone/quantize/quantize_file.h"
 #include "tests/support/errors.h"
+#include "tests/support/load_pipeline.h"
 #include "tests/support/procedural.h"
 #include "tests/support/run_graph.h"
 #include "tests/support/temp_dir.h"
@@ -30,14 +31,14 @@ using testing::HasSubstr;
 const fs::path kData = HALFTONE_TEST_DATA;
 const auto kSilent = [](const Progress&) {};
 
-class Pipeline : public testing::Test {
+class FromFolder : public testing::Test {
  protected:
   void open(const std::string& name) {
     fixture_ =
         std::make_unique<SafetensorsFile>(kData / "zimage" / ("pipeline_" + name + ".safetensors"));
     case_ = parse_json(fixture_->metadata().at("case"), "fixture");
     test::write_zimage_folder(folder_, case_, kData / "tokenizer" / "tokenizer.json");
-    schedule_ = parse_flow_match_config(case_["scheduler"], "fixture");
+    schedule_.flow = parse_flow_match_config(case_["scheduler"], "fixture");
     request_.prompt = case_["prompt"];
     request_.negative = case_["negative"];
     request_.width = case_["size"][0];
@@ -50,10 +51,10 @@ class Pipeline : public testing::Test {
         name + ".noise", {request_.count, 16, request_.height / 2, request_.width / 2},
         std::sqrt(3.0f));
   }
-  std::unique_ptr<DiffusionModel> load() {
+  std::unique_ptr<Pipeline> load() {
     options_.kernels = &cpu_kernels();
     options_.stream = {2};
-    return zimage::load_model({folder_, {}}, options_);
+    return test::load_pipeline(folder_, options_);
   }
   std::string load_error() {
     return error_of([&] { load(); });
@@ -63,12 +64,12 @@ class Pipeline : public testing::Test {
   fs::path folder_ = dir_ / "model";
   std::unique_ptr<SafetensorsFile> fixture_;
   nlohmann::json case_;
-  FlowMatchConfig schedule_;
+  SchedulerConfig schedule_;
   GenerateRequest request_;
   LoadOptions options_;
 };
 
-class PipelineGolden : public Pipeline, public testing::WithParamInterface<const char*> {};
+class PipelineGolden : public FromFolder, public testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(, PipelineGolden, testing::Values("guided", "plain"),
                          [](const auto& tested) { return tested.param; });
 
@@ -80,10 +81,10 @@ TEST_P(PipelineGolden, EqualsDiffusersFromPromptToPicture) {
             std::vector<int32_t>(ids.begin(), ids.end()));
 
   const auto model = load();
-  EXPECT_LE(relative_error(floats(model->encode(request_.prompt).states),
+  EXPECT_LE(relative_error(floats(model->encode(request_.prompt).at("text")),
                            floats(fixture_->tensor("states"))),
             2e-5);
-  const auto result = generate(*model, schedule_, request_, kSilent);
+  const auto result = generate(*model, request_, kSilent);
   EXPECT_LE(relative_error(floats(result.latents), floats(fixture_->tensor("latents.3"))), 1e-4);
   std::vector<float> images;
   for (const Tensor& image : result.images) {
@@ -92,52 +93,51 @@ TEST_P(PipelineGolden, EqualsDiffusersFromPromptToPicture) {
   EXPECT_LE(relative_error(images, floats(fixture_->tensor("image"))), 1e-4);
 }
 
-TEST_F(Pipeline, APictureDoesNotDependOnItsBatch) {
+TEST_F(FromFolder, APictureDoesNotDependOnItsBatch) {
   open("guided");
   request_.noise.reset();
   request_.count = 3;
   request_.seed = 7;
   const auto model = load();
   request_.batch = 3;
-  const auto together = generate(*model, schedule_, request_, kSilent);
+  const auto together = generate(*model, request_, kSilent);
   request_.batch = 2;
-  const auto apart = generate(*model, schedule_, request_, kSilent);
+  const auto apart = generate(*model, request_, kSilent);
   EXPECT_EQ(floats(together.latents), floats(apart.latents));
   request_.count = request_.batch = 1;
   request_.seed = 9;  // the third of the three
-  const auto alone = generate(*model, schedule_, request_, kSilent);
+  const auto alone = generate(*model, request_, kSilent);
   EXPECT_EQ(floats(alone.latents), floats(together.latents.rows(2, 3)));
   EXPECT_NE(floats(alone.latents), floats(together.latents.rows(1, 2)));
 }
 
 // Latents in this precision, each from a model of its own.
-std::vector<float> latents_of(DiffusionModel& model, const FlowMatchConfig& schedule,
-                              const GenerateRequest& request) {
-  return floats(generate(model, schedule, request, kSilent).latents);
+std::vector<float> latents_of(Pipeline& model, const GenerateRequest& request) {
+  return floats(generate(model, request, kSilent).latents);
 }
 
-TEST_F(Pipeline, EveryPrecisionRunsAndIsInvariantToTheBatch) {
+TEST_F(FromFolder, EveryPrecisionRunsAndIsInvariantToTheBatch) {
   open("guided");
   request_.noise.reset();
   request_.count = request_.batch = 2;
-  const auto exact = latents_of(*load(), schedule_, request_);
+  const auto exact = latents_of(*load(), request_);
   for (const Format& format : {formats::fp8, formats::fp8_tensor, formats::mxfp8, formats::nvfp4}) {
     options_.format = format;
     options_.activations = DType::kBF16;
     const auto model = load();
-    EXPECT_EQ(model->load_report().formats,
+    EXPECT_EQ(model->model().report().formats,
               (std::map<std::string, int>{{std::string(format.name), 7 * 4}}));
     request_.batch = 2;
-    const auto together = latents_of(*model, schedule_, request_);
+    const auto together = latents_of(*model, request_);
     request_.batch = 1;
-    EXPECT_EQ(latents_of(*model, schedule_, request_), together) << format.name;
+    EXPECT_EQ(latents_of(*model, request_), together) << format.name;
     const double error = relative_error(together, exact);
     EXPECT_GT(error, 0.003) << format.name;
     EXPECT_LT(error, 0.5) << format.name;
   }
 }
 
-TEST_F(Pipeline, AQuantizedCheckpointRunsAsStored) {
+TEST_F(FromFolder, AQuantizedCheckpointRunsAsStored) {
   open("guided");
   const fs::path folder = folder_ / "transformer";
   const fs::path file = folder / "diffusion_pytorch_model.safetensors";
@@ -148,20 +148,20 @@ TEST_F(Pipeline, AQuantizedCheckpointRunsAsStored) {
     options_ = {};
     options_.format = format;
     options_.activations = DType::kBF16;
-    const auto on_loading = latents_of(*load(), schedule_, request_);
+    const auto on_loading = latents_of(*load(), request_);
     how.format = format;
     fs::rename(file, dir_ / "original.safetensors");
     quantize_file(dir_ / "original.safetensors", file, how, cpu_kernels(), {2}, kSilent);
     options_ = {};
     options_.automatic = true;
     const auto model = load();
-    EXPECT_TRUE(model->load_report().stored);
-    EXPECT_EQ(model->plan({1, 16, 8, 12}, 1, {}).owned_weights, 0) << "read in place";
-    EXPECT_EQ(latents_of(*model, schedule_, request_), on_loading) << format.name;
+    EXPECT_TRUE(model->model().report().stored);
+    EXPECT_EQ(model->plan({1, 16, 8, 12}, {}, {{"a"}}).owned_weights, 0) << "read in place";
+    EXPECT_EQ(latents_of(*model, request_), on_loading) << format.name;
     // In fp32 the weights are what their codes stand for, and activations are not rounded.
     options_ = {};
     options_.quantize_activations = false;
-    const auto weights_only = latents_of(*load(), schedule_, request_);
+    const auto weights_only = latents_of(*load(), request_);
     EXPECT_NE(weights_only, on_loading);
     EXPECT_LT(relative_error(weights_only, on_loading), 0.3);
     fs::rename(dir_ / "original.safetensors", file);
@@ -208,26 +208,29 @@ void write_single_file(const fs::path& from, const fs::path& to, const std::stri
   write_safetensors(to, tensors);
 }
 
-TEST_F(Pipeline, ASingleFileGivesTheSameBitsAsTheFolder) {
+TEST_F(FromFolder, ASingleFileGivesTheSameBitsAsTheFolder) {
   open("guided");
-  const auto expected = latents_of(*load(), schedule_, request_);
+  const auto expected = latents_of(*load(), request_);
   const fs::path original = folder_ / "transformer" / "diffusion_pytorch_model.safetensors";
   for (const char* prefix : {"", "model.diffusion_model."}) {
     const fs::path file = dir_ / "single.safetensors";
     write_single_file(original, file, prefix);
-    EXPECT_TRUE(zimage::is_zimage_file(file));
-    const auto model = zimage::load_model({folder_, file}, options_);
-    EXPECT_EQ(latents_of(*model, schedule_, request_), expected) << prefix;
+    EXPECT_EQ(find_model(file, folder_).family->name, "z-image");
+    const auto model = test::load_pipeline(folder_, options_, file);
+    EXPECT_EQ(latents_of(*model, request_), expected) << prefix;
   }
-  EXPECT_FALSE(zimage::is_zimage_file(folder_ / "vae" / "diffusion_pytorch_model.safetensors"));
+  EXPECT_THAT(error_of([&] {
+                find_model(folder_ / "vae" / "diffusion_pytorch_model.safetensors", folder_);
+              }),
+              HasSubstr("is not a known family by the names of its tensors"));
   // Without a config next to it the rotation axes of odd heads are not known.
   fs::remove(folder_ / "transformer" / "config.json");
   EXPECT_THAT(
-      error_of([&] { zimage::load_model({folder_, dir_ / "single.safetensors"}, options_); }),
+      error_of([&] { test::load_pipeline(folder_, options_, dir_ / "single.safetensors"); }),
       HasSubstr("need a transformer/config.json"));
 }
 
-TEST_F(Pipeline, WeightsWithNanAreNamedBeforeAnyWork) {
+TEST_F(FromFolder, WeightsWithNanAreNamedBeforeAnyWork) {
   open("plain");
   const fs::path file = folder_ / "vae" / "diffusion_pytorch_model.safetensors";
   std::vector<std::pair<std::string, Tensor>> tensors;
@@ -245,45 +248,45 @@ TEST_F(Pipeline, WeightsWithNanAreNamedBeforeAnyWork) {
   EXPECT_EQ(load_error(), file.string() + ": tensor 'decoder.conv_in.weight' holds NaN or Inf");
 }
 
-TEST_F(Pipeline, ANewStrengthBuildsNothingAgain) {
+TEST_F(FromFolder, ANewStrengthBuildsNothingAgain) {
   open("guided");
   const std::string module = "transformer.layers.0.attention.to_q.";
   const int64_t dim = case_["transformer"]["dim"];
   write_safetensors(dir_ / "lora.safetensors",
                     {{module + "lora_A.weight", test::procedural_weight("a", {4, dim})},
                      {module + "lora_B.weight", test::procedural_weight("b", {dim, 4})}});
-  const auto plain = latents_of(*load(), schedule_, request_);
-  options_.loras = {{(dir_ / "lora.safetensors").string(), 1.0f}};
+  const auto plain = latents_of(*load(), request_);
   const auto model = load();
-  const auto full = latents_of(*model, schedule_, request_);
+  const auto adapter = model->model().load_adapter((dir_ / "lora.safetensors").string());
+  request_.adapters = {{adapter, 1.0f}};
+  const auto full = latents_of(*model, request_);
   EXPECT_GT(relative_error(full, plain), 1e-3);
   const int built = model->programs_built();
   EXPECT_GT(built, 2);
-  const float off[] = {0.0f};
-  model->set_lora_strengths(off);
-  EXPECT_LE(relative_error(latents_of(*model, schedule_, request_), plain), 1e-5);
+  request_.adapters = {{adapter, 0.0f}};
+  EXPECT_EQ(latents_of(*model, request_), plain);
   EXPECT_EQ(model->programs_built(), built);
 }
 
-TEST_F(Pipeline, BadRequestsAreRefusedBeforeAnyWork) {
+TEST_F(FromFolder, BadRequestsAreRefusedBeforeAnyWork) {
   open("plain");
   const auto model = load();
   const auto refused = [&](const auto& change) {
     GenerateRequest bad = request_;
     change(bad);
-    return error_of([&] { generate(*model, schedule_, bad, kSilent); });
+    return error_of([&] { generate(*model, bad, kSilent); });
   };
   EXPECT_EQ(refused([](auto& r) { r.width = 18; }),
-            "--size: 18x32 is not allowed: width and height must be multiples of 4");
+            "size: 18x32 is not allowed: width and height must be multiples of 4");
   EXPECT_EQ(refused([](auto& r) { r.height = 4096; }),
-            "--size: 16x4096 is more than the 256x256 of this model");
+            "size: 16x4096 is more than the 256x256 of this model");
   EXPECT_THAT(refused([](auto& r) { r.prompt = std::string(3000, 'z'); }),
               HasSubstr("tokens are more than the 512"));
   EXPECT_THAT(refused([](auto& r) { r.count = 2; }),
               HasSubstr("noise: is F32 [1, 16, 16, 8] instead of F32 [2, 16, 16, 8]"));
 }
 
-TEST_F(Pipeline, EveryTensorIsAccountedFor) {
+TEST_F(FromFolder, EveryTensorIsAccountedFor) {
   open("plain");
   const fs::path file = folder_ / "transformer" / "diffusion_pytorch_model.safetensors";
   std::vector<std::pair<std::string, Tensor>> tensors;
@@ -309,16 +312,17 @@ TEST_F(Pipeline, EveryTensorIsAccountedFor) {
                 "1 unexpected: 'stray.weight'");
 }
 
-TEST_F(Pipeline, FoldersThatAreNotWholeAreNamed) {
+TEST_F(FromFolder, FoldersThatAreNotWholeAreNamed) {
   open("plain");
-  EXPECT_TRUE(zimage::is_zimage_folder(folder_));
-  EXPECT_FALSE(zimage::is_zimage_folder(dir_.path()));
+  EXPECT_EQ(find_model(folder_).family->name, "z-image");
+  EXPECT_THAT(error_of([&] { find_model(dir_.path()); }),
+              HasSubstr("is not a known family: model_index.json names no pipeline"));
   fs::remove(folder_ / "vae" / "config.json");
   EXPECT_EQ(load_error(), (folder_ / "vae" / "config.json").string() + ": no such file");
 }
 
 // Each file that says what the folder is, with something that would change the result.
-TEST_F(Pipeline, SettingsThatAreNotHonouredAreNamed) {
+TEST_F(FromFolder, SettingsThatAreNotHonouredAreNamed) {
   open("plain");
   const auto error = [&](const fs::path& file, const nlohmann::json& content) {
     const bool existed = fs::exists(folder_ / file);
@@ -363,12 +367,12 @@ TEST_F(Pipeline, SettingsThatAreNotHonouredAreNamed) {
               HasSubstr("tokenizer_config.json: 'chat_template' uses the statement 'macro'"));
 }
 
-TEST_F(Pipeline, TheTokenizersOwnTemplateIsApplied) {
+TEST_F(FromFolder, TheTokenizersOwnTemplateIsApplied) {
   open("plain");
-  const auto usual = floats(load()->encode("two dogs").states);
+  const auto usual = floats(load()->encode("two dogs").at("text"));
   const auto with = [&](const std::string& chat) {
     test::write_file(folder_ / "tokenizer" / "chat_template.jinja", chat);
-    return floats(load()->encode("two dogs").states);
+    return floats(load()->encode("two dogs").at("text"));
   };
   const std::string turn = "<|im_start|>user\n{{ messages[0].content }}<|im_end|>\n";
   EXPECT_EQ(with(turn + "<|im_start|>assistant\n\n"), usual);
@@ -379,7 +383,7 @@ TEST_F(Pipeline, TheTokenizersOwnTemplateIsApplied) {
 }
 
 // Weights that are numbers, each of them, and give none.
-TEST_F(Pipeline, APictureThatIsNoneIsAnError) {
+TEST_F(FromFolder, APictureThatIsNoneIsAnError) {
   open("plain");
   const fs::path file = folder_ / "vae" / "diffusion_pytorch_model.safetensors";
   std::vector<std::pair<std::string, Tensor>> tensors;
@@ -397,7 +401,7 @@ TEST_F(Pipeline, APictureThatIsNoneIsAnError) {
   }
   write_safetensors(file, tensors);
   const auto model = load();
-  EXPECT_EQ(error_of([&] { generate(*model, schedule_, request_, kSilent); }),
+  EXPECT_EQ(error_of([&] { generate(*model, request_, kSilent); }),
             "pixels: hold NaN or Inf: is the VAE damaged?");
 }
 

@@ -8,9 +8,9 @@
 #include <fstream>
 #include <new>
 
-#include "halftone/diffusion/generate.h"
+#include "halftone/engine/generate.h"
 #include "halftone/io/json.h"
-#include "halftone/models/zimage/model.h"
+#include "tests/support/load_pipeline.h"
 #include "tests/support/sanitizers.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_zimage.h"
@@ -95,7 +95,7 @@ class Memory : public testing::Test {
     test::write_zimage_folder(dir_ / "model", description, data / "tokenizer" / "tokenizer.json");
   }
 
-  std::unique_ptr<DiffusionModel> load(const Point& point) const {
+  std::unique_ptr<Pipeline> load(const Point& point) const {
     LoadOptions options;
     const Format format = *find_format(point.precision);
     options.activations = format == formats::fp32 ? DType::kF32 : DType::kBF16;
@@ -103,7 +103,7 @@ class Memory : public testing::Test {
     options.compile = point.compile;
     options.kernels = &cpu_kernels();
     options.stream = {point.threads};
-    return zimage::load_model({dir_ / "model", {}}, options);
+    return test::load_pipeline(dir_ / "model", options);
   }
 
   void expect_planned_peak(const Point& point) const {
@@ -113,7 +113,7 @@ class Memory : public testing::Test {
     request.steps = 1;
     const auto silent = [](const Progress&) {};
     // Threads and oneDNN's generated code come once per process.
-    generate(*load(point), {}, request, silent);
+    generate(*load(point), request, silent);
     request.width = point.width;
     request.height = point.height;
     request.count = request.batch = point.batch;
@@ -128,8 +128,7 @@ class Memory : public testing::Test {
     int64_t resident = 0;
     // Pictures are handed over as they are finished, and none is kept.
     generate(
-        *model, {}, request,
-        [&](const Progress&) { resident = std::max(resident, anonymous_bytes()); },
+        *model, request, [&](const Progress&) { resident = std::max(resident, anonymous_bytes()); },
         [](const GeneratedPicture&) {});
     resident = std::max(resident, anonymous_bytes());
     const auto measured = static_cast<double>(most_in_use - heap_before);

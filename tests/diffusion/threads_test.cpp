@@ -4,8 +4,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "halftone/diffusion/generate.h"
-#include "halftone/models/zimage/model.h"
+#include "halftone/engine/generate.h"
+#include "tests/support/load_pipeline.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_zimage.h"
 
@@ -39,8 +39,8 @@ TEST(Threads, DoNotChangeAPictureInAnyPrecision) {
       request.width = 96;
       request.height = 64;
       request.steps = 2;
-      const auto model = zimage::load_model({dir / "model", {}}, options);
-      const Tensor now = generate(*model, {}, request, [](const Progress&) {}).latents;
+      const auto model = test::load_pipeline(dir / "model", options);
+      const Tensor now = generate(*model, request, [](const Progress&) {}).latents;
       const Tensor decoded = model->decode(now);
       if (!latents) latents = now, picture = decoded;
       const auto same = [](const Tensor& a, const Tensor& b) {

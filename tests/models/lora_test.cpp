@@ -88,23 +88,27 @@ class Lora : public testing::Test {
   }
   fs::path file(const std::string& name) const { return dir_ / (name + ".safetensors"); }
 
-  LoraStack stack(const std::vector<std::string>& names) const {
-    std::vector<LoraAdapter> adapters;
+  using Adapters = std::vector<LoraAdapter>;
+  Adapters load(const std::vector<std::string>& names) const {
+    Adapters adapters;
     for (const auto& name : names) adapters.push_back(LoraAdapter::load(file(name), targets_));
-    return LoraStack(std::move(adapters));
+    return adapters;
   }
 
-  std::vector<float> run(const LoraStack& loras, const std::vector<float>& strengths,
+  std::vector<float> run(const Adapters& loras, const std::vector<float>& strengths,
                          const Format* format = nullptr) const {
     CompileOptions how;
-    how.lora = loras.sites();
     if (format != nullptr) how.recipe = zimage::default_recipe(*format);
     Weights weights = weights_;
-    weights.merge(loras.weights());
+    auto inputs = inputs_;
+    for (size_t slot = 0; slot < loras.size(); ++slot) {
+      how.lora.push_back(loras[slot].sites());
+      weights.merge(loras[slot].weights(slot));
+      const std::vector<float> both(2, strengths[slot]);
+      inputs[lora_strength_name(slot)] = loras[slot].strengths(both);
+    }
     const auto compiled = compile(*graph_, how, test::tested_kernels(), test::tested_stream());
     quantize_weights(weights, compiled.report, cpu_kernels(), {2});
-    auto inputs = inputs_;
-    inputs[kLoraStrength] = loras.strengths(2, strengths);
     return floats(test::tested_program(compiled.graph, weights).run(inputs).at("sample"));
   }
   std::vector<float> expected(const std::string& name) const {
@@ -128,7 +132,7 @@ class Lora : public testing::Test {
 
 TEST_F(Lora, EachWayOfNamingEqualsDiffusers) {
   for (const char* name : {"peft", "kohya", "comfy"}) {
-    const LoraStack loras = stack({name});
+    const Adapters loras = load({name});
     EXPECT_LE(relative_error(run(loras, {1}), expected(name)), 2e-5) << name;
     EXPECT_GT(relative_error(expected("none"), expected(name)), 0.1) << "proves nothing";
     EXPECT_LE(relative_error(run(loras, {0}), expected("none")), 2e-5) << name;
@@ -138,7 +142,7 @@ TEST_F(Lora, EachWayOfNamingEqualsDiffusers) {
 TEST_F(Lora, SeveralAtOnceWithStrengthsEqualDiffusers) {
   const json& s = case_["together"];
   EXPECT_LE(
-      relative_error(run(stack({"peft", "kohya", "comfy"}), {s["peft"], s["kohya"], s["comfy"]}),
+      relative_error(run(load({"peft", "kohya", "comfy"}), {s["peft"], s["kohya"], s["comfy"]}),
                      expected("together")),
       2e-5);
 }
@@ -146,7 +150,7 @@ TEST_F(Lora, SeveralAtOnceWithStrengthsEqualDiffusers) {
 // Beside a quantized base the adapter itself keeps its precision: what it adds to the result is
 // nearer to what it adds in full precision than the base's own error.
 TEST_F(Lora, AppliesBesideAQuantizedBase) {
-  const LoraStack loras = stack({"peft"});
+  const Adapters loras = load({"peft"});
   for (const Format* format : {&formats::fp8, &formats::nvfp4}) {
     const auto with = run(loras, {1}, format), without = run(loras, {0}, format);
     const double base_error = relative_error(without, expected("none"));
@@ -155,22 +159,20 @@ TEST_F(Lora, AppliesBesideAQuantizedBase) {
     EXPECT_GT(relative_error(with, without), 0.2);
   }
   EXPECT_THROW(attach_lora(*quantize_linears(*graph_, zimage::default_recipe(formats::fp8)).graph,
-                           {4, {"not.there.weight"}}),
+                           std::vector<LoraSites>{{4, {"not.there.weight"}}}),
                std::exception)
       << "a site that is no linear";
 }
 
 TEST_F(Lora, RowsOfABatchMayHaveStrengthsOfTheirOwn) {
-  const LoraStack loras = stack({"kohya"});
-  auto graph = attach_lora(*graph_, loras.sites());
+  const Adapters loras = load({"kohya"});
+  const std::vector<LoraSites> sites = {loras[0].sites()};
+  auto graph = attach_lora(*graph_, sites);
   Weights weights = weights_;
-  weights.merge(loras.weights());
+  weights.merge(loras[0].weights(0));
   auto program = test::tested_program(graph, weights);
   auto inputs = inputs_;
-  Tensor strengths = loras.strengths(2, std::vector<float>{1});
-  auto values = strengths.mutable_as<float>();
-  std::fill(values.begin(), values.begin() + 3, 0.0f);  // the first row's
-  inputs[kLoraStrength] = strengths;
+  inputs[lora_strength_name(0)] = loras[0].strengths(std::vector<float>{0, 1});
   const Tensor sample = program.run(inputs).at("sample");
   const Tensor none = fixture_->tensor("none"), all = fixture_->tensor("kohya");
   EXPECT_LE(relative_error(floats(sample.rows(0, 1)), floats(none.rows(0, 1))), 2e-5);
@@ -239,10 +241,7 @@ TEST_F(Lora, AnAdapterThatOverflowsIsNamed) {
     write_safetensors(file("large"), {{q + "lora_A.weight", filled({4, 96}, down)},
                                       {q + "lora_B.weight", filled({96, 4}, up)},
                                       {q + "alpha", filled({1}, alpha)}});
-    return error_of([&] {
-      const LoraStack loras({LoraAdapter::load(file("large"), targets_)});
-      loras.check_strengths(std::vector<float>{strength});
-    });
+    return error_of([&] { LoraAdapter::load(file("large"), targets_).check_strength(strength); });
   };
   const float inputs[][4] = {
       {1e38f, 1, 4, 1},  {1, 1e38f, 4, 1},     {1, 1e38f, 1e6f, 1},   {1e38f, 0, 4, 1},
@@ -292,7 +291,7 @@ class PeftLora : public Lora {
     return error_of([&] { LoraAdapter::load(folder_, targets_); });
   }
   double error_of_run(const fs::path& path, const std::string& name) const {
-    const LoraStack loras({LoraAdapter::load(path, targets_)});
+    const Adapters loras = {LoraAdapter::load(path, targets_)};
     return relative_error(run(loras, {1}), floats(peft_.tensor(name)));
   }
 

@@ -11,8 +11,8 @@
 #include "halftone/base/error.h"
 #include "halftone/io/json.h"
 #include "halftone/io/safetensors_file.h"
-#include "halftone/models/zimage/model.h"
 #include "halftone/quantize/search.h"
+#include "tests/support/load_pipeline.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_zimage.h"
 
@@ -26,7 +26,7 @@ class Calibrate : public testing::Test {
     const SafetensorsFile fixture(data / "zimage" / "pipeline_plain.safetensors");
     const auto description = parse_json(fixture.metadata().at("case"), "fixture");
     test::write_zimage_folder(folder_.path(), description, data / "tokenizer" / "tokenizer.json");
-    schedule_ = parse_flow_match_config(description["scheduler"], "fixture");
+    schedule_.flow = parse_flow_match_config(description["scheduler"], "fixture");
     options_.width = description["size"][0];
     options_.height = description["size"][1];
     options_.prompts = {"a red circle", "two blue squares", "nothing"};
@@ -35,12 +35,12 @@ class Calibrate : public testing::Test {
     options_.moments = true;
   }
 
-  std::unique_ptr<DiffusionModel> load(bool compile = false) const {
+  std::unique_ptr<Pipeline> load(bool compile = false) const {
     LoadOptions how;
     how.kernels = &cpu_kernels();
     how.stream = {2};
     how.compile = compile;
-    return zimage::load_model({folder_.path(), {}}, how);
+    return test::load_pipeline(folder_.path(), how);
   }
   Calibration run(const std::filesystem::path& partial = {},
                   const ProgressFn& progress = silent()) {
@@ -52,13 +52,13 @@ class Calibrate : public testing::Test {
 
   test::TempDir folder_, scratch_;
   CalibrationOptions options_;
-  FlowMatchConfig schedule_;
+  SchedulerConfig schedule_;
 };
 
 TEST_F(Calibrate, SeesEveryLinearAtEverySigma) {
   const Calibration c = run();
   const auto model = load();
-  const auto linears = model->linears();
+  const auto linears = model->model().linears();
   ASSERT_EQ(c.inputs.size(), linears.size());
   for (const LinearInfo& linear : linears) {
     const InputRange& range = c.inputs.at(linear.weight);
@@ -152,14 +152,15 @@ TEST_F(Calibrate, WhatIsHeldOutIsPredictedButNotWatched) {
     EXPECT_EQ(c.points[0].prompt, 2);
     ASSERT_EQ(c.conditions.size(), 3u);
     const auto model = load();
-    EXPECT_GT(score_recipe(*model, model->default_recipe(formats::fp8), {}, c).worst, 0.9);
+    EXPECT_GT(score_recipe(*model, model->model().denoiser().recipe(formats::fp8), {}, c).worst,
+              0.9);
   }
 }
 
 TEST_F(Calibrate, ASearchKeepsItsBudgetAndPredictsWhatItMeasures) {
   const Calibration c = run();
   const auto model = load(true);
-  const QuantizeRecipe plain = model->default_recipe(formats::nvfp4);
+  const QuantizeRecipe plain = model->model().denoiser().recipe(formats::nvfp4);
   const double all = score_recipe(*model, plain, {}, c).mean;
   ASSERT_LT(all, 0.9995);
   const double target = 1 - (1 - all) / 4;

@@ -5,8 +5,8 @@
 
 #include "halftone/io/json.h"
 #include "halftone/io/safetensors_file.h"
-#include "halftone/models/zimage/model.h"
 #include "halftone/quantize/parity_report.h"
+#include "tests/support/load_pipeline.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_zimage.h"
 
@@ -33,7 +33,7 @@ class Parity : public testing::Test {
     const SafetensorsFile fixture(data / "zimage" / "pipeline_plain.safetensors");
     const auto description = parse_json(fixture.metadata().at("case"), "fixture");
     test::write_zimage_folder(folder_.path(), description, data / "tokenizer" / "tokenizer.json");
-    schedule_ = parse_flow_match_config(description["scheduler"], "fixture");
+    schedule_.flow = parse_flow_match_config(description["scheduler"], "fixture");
     options_.width = description["size"][0];
     options_.height = description["size"][1];
     options_.prompts = {"a red circle", "two <b>blue</b> squares"};
@@ -41,18 +41,18 @@ class Parity : public testing::Test {
     options_.steps = 3;
   }
 
-  std::unique_ptr<DiffusionModel> load(const std::optional<Format>& format) const {
+  std::unique_ptr<Pipeline> load(const std::optional<Format>& format) const {
     LoadOptions how;
     how.activations = DType::kBF16;
     how.format = format;
     how.kernels = &cpu_kernels();
     how.stream = {2};
-    return zimage::load_model({folder_.path(), {}}, how);
+    return test::load_pipeline(folder_.path(), how);
   }
 
   test::TempDir folder_;
   ParityOptions options_;
-  FlowMatchConfig schedule_;
+  SchedulerConfig schedule_;
   int64_t counted_ = 0;
   const ProgressFn progress_ = [this](const Progress& p) {
     EXPECT_LT(p.done, p.total);

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "halftone/base/error.h"
-#include "halftone/quantize/certificate.h"
+#include "halftone/engine/certificate.h"
 #include "tests/support/errors.h"
 
 namespace halftone {

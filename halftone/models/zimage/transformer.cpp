@@ -59,7 +59,8 @@ class Builder {
     caption = blocks("context_refiner", c_.refiner_layers, caption, text, std::nullopt);
 
     x = blocks("layers", c_.layers, concat({x, caption}, 1), {rope, if_ragged(lengths)}, condition);
-    graph.output("sample", final_layer(x, condition));
+    const Value sample = final_layer(x, condition);
+    graph.output("sample", options_.velocity ? -sample : sample);
   }
 
   void build_blocks(int64_t layers, int64_t tokens) {
@@ -234,8 +235,19 @@ std::map<std::string, Tensor> transformer_inputs(const TransformerConfig& config
                                                  const TransformerShape& shape,
                                                  const Tensor& latents, std::span<const float> time,
                                                  std::span<const Tensor> captions) {
-  HT_ASSERT(static_cast<int64_t>(time.size()) == shape.batch &&
-            static_cast<int64_t>(captions.size()) == shape.batch);
+  HT_ASSERT(static_cast<int64_t>(time.size()) == shape.batch);
+  auto inputs = caption_inputs(config, shape, captions);
+  Tensor times = Tensor::empty(DType::kF32, {shape.batch});
+  std::copy(time.begin(), time.end(), times.mutable_as<float>().begin());
+  inputs["time"] = times;
+  inputs["latents"] = latents;
+  return inputs;
+}
+
+std::map<std::string, Tensor> caption_inputs(const TransformerConfig& config,
+                                             const TransformerShape& shape,
+                                             std::span<const Tensor> captions) {
+  HT_ASSERT(static_cast<int64_t>(captions.size()) == shape.batch);
   const int64_t rows = shape.height / config.patch_size, columns = shape.width / config.patch_size;
   const int64_t image = padded_length(rows * columns), half = config.head_dim() / 2;
   const int64_t tokens = image + shape.caption_tokens;
@@ -245,14 +257,12 @@ std::map<std::string, Tensor> transformer_inputs(const TransformerConfig& config
       Tensor::zeros(DType::kF32, {shape.batch, shape.caption_tokens, config.cap_feat_dim});
   Tensor cosine = Tensor::zeros(DType::kF32, {shape.batch, tokens, half});
   Tensor sine = Tensor::zeros(DType::kF32, {shape.batch, tokens, half});
-  Tensor times = Tensor::empty(DType::kF32, {shape.batch});
   const nn::RopeAxes angles(config.rope_theta, config.axes_dims, nn::AnglePrecision::kFloat32);
   for (int64_t b = 0; b < shape.batch; ++b) {
     const Tensor& caption = captions[b];
     const int64_t length = caption.shape()[0], extent = padded_length(length);
     HT_ASSERT(caption.shape()[1] == config.cap_feat_dim && extent <= shape.caption_tokens);
     check_positions(config, {extent + 1, rows - 1, columns - 1});
-    times.mutable_as<float>()[b] = time[b];
     caption_lengths.mutable_as<int32_t>()[b] = static_cast<int32_t>(length);
     caption_extent.mutable_as<int32_t>()[b] = static_cast<int32_t>(extent);
     lengths.mutable_as<int32_t>()[b] = static_cast<int32_t>(image + extent);
@@ -271,9 +281,7 @@ std::map<std::string, Tensor> transformer_inputs(const TransformerConfig& config
     }
     for (int64_t i = 0; i < extent; ++i) write(image + i, {1 + i, 0, 0});
   }
-  return {{"latents", latents},
-          {"time", times},
-          {"captions", features},
+  return {{"captions", features},
           {"caption_lengths", caption_lengths},
           {"caption_extent", caption_extent},
           {"lengths", lengths},

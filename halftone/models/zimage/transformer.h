@@ -29,6 +29,7 @@ struct TransformerShape {
 struct TransformerOptions {
   DType activations = DType::kF32;  // F32 or BF16
   bool tap_blocks = false;          // make every block's result an output, for tests
+  bool velocity = false;            // turn the sign of the prediction, which is data minus noise
 };
 
 // Inputs of the graph:
@@ -39,7 +40,7 @@ struct TransformerOptions {
 //   lengths          I32 [B]  image and caption with their learned padding: what is attended
 //   caption_extent   I32 [B]  the caption with its learned padding
 //   rope.cosine, rope.sine  [B, image tokens + caption tokens, head_dim / 2]
-// Output: sample [B, C, H, W], the model's prediction before its sign is turned.
+// Output: sample [B, C, H, W], the model's prediction.
 std::shared_ptr<Graph> build_transformer(const TransformerConfig& config,
                                          const TransformerShape& shape,
                                          const TransformerOptions& options);
@@ -55,6 +56,11 @@ std::map<std::string, Tensor> transformer_inputs(const TransformerConfig& config
                                                  const TransformerShape& shape,
                                                  const Tensor& latents, std::span<const float> time,
                                                  std::span<const Tensor> captions);
+
+// Those of them that captions decide: all but latents and time.
+std::map<std::string, Tensor> caption_inputs(const TransformerConfig& config,
+                                             const TransformerShape& shape,
+                                             std::span<const Tensor> captions);
 
 int64_t padded_length(int64_t tokens);
 // The shape for these captions.

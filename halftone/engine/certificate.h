@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "halftone/engine/spread.h"
 #include "halftone/io/safetensors_header.h"
-#include "halftone/quantize/parity.h"
 
 namespace halftone {
 
@@ -30,8 +30,6 @@ struct Certificate {
   // The mean cosine of predictions counts.
   bool meets(double threshold) const { return velocity_cosine.mean >= threshold; }
 };
-
-Certificate certificate_of(const ParityResult& result, const ParityOptions& options);
 
 std::string to_json(const Certificate& certificate);
 // An Error that names `where` for what is no certificate.

@@ -1,4 +1,4 @@
-#include "halftone/quantize/certificate.h"
+#include "halftone/engine/certificate.h"
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -35,18 +35,6 @@ bool Certificate::finite() const {
            std::isfinite(s.worst);
   };
   return numbers(velocity_cosine) && numbers(ssim) && std::isfinite(velocity_error);
-}
-
-Certificate certificate_of(const ParityResult& result, const ParityOptions& options) {
-  Certificate c;
-  c.precision = result.name;
-  c.pictures = static_cast<int>(result.cases.size());
-  c.steps = options.steps;
-  c.prompts = static_cast<int>(options.prompts.size());
-  c.velocity_cosine = result.velocity_cosine_all;
-  c.velocity_error = result.velocity_error_all.mean;
-  c.ssim = result.ssim;
-  return c;
 }
 
 std::string to_json(const Certificate& c) {

@@ -1,4 +1,4 @@
-#include "halftone/models/zimage/folder.h"
+#include "halftone/models/folder.h"
 
 #include <nlohmann/json.hpp>
 
@@ -6,7 +6,7 @@
 #include "halftone/io/config_reader.h"
 #include "halftone/io/json.h"
 
-namespace halftone::zimage {
+namespace halftone {
 namespace {
 
 namespace fs = std::filesystem;
@@ -28,31 +28,37 @@ void check_component(const ConfigReader& read, const char* name,
 
 }  // namespace
 
-bool is_zimage_folder(const fs::path& folder) {
+std::optional<std::string> pipeline_of(const fs::path& folder) {
   const fs::path index = folder / "model_index.json";
-  if (!path_exists(index)) return false;
+  if (!path_exists(index)) return std::nullopt;
   const json content = read_json_file(index);
-  return content.is_object() && content.value("_class_name", json()) == "ZImagePipeline";
+  if (!content.is_object()) return std::nullopt;
+  const json name = content.value("_class_name", json());
+  return name.is_string() ? std::optional(name.get<std::string>()) : std::nullopt;
 }
 
-void check_model_index(const fs::path& folder) {
+void check_model_index(const fs::path& folder, std::string_view pipeline,
+                       std::initializer_list<KnownPart> parts,
+                       void (*read_more)(const ConfigReader&)) {
   const fs::path index = folder / "model_index.json";
   if (!path_exists(index)) return;
   const json content = read_json_file(index);
   const std::string where = index.string();
   const ConfigReader read(content, where);
-  read.must_be("_class_name", "ZImagePipeline");
-  check_component(read, "scheduler", {"FlowMatchEulerDiscreteScheduler"});
-  check_component(read, "text_encoder", {"Qwen3Model", "Qwen3ForCausalLM"});
-  check_component(read, "tokenizer",
-                  {"Qwen2Tokenizer", "Qwen2TokenizerFast", "PreTrainedTokenizerFast",
-                   "TokenizersBackend", "AutoTokenizer"});
-  check_component(read, "transformer", {"ZImageTransformer2DModel"});
-  check_component(read, "vae", {"AutoencoderKL"});
+  read.must_be("_class_name", pipeline);
+  for (const KnownPart& part : parts) check_component(read, part.name, part.classes);
   for (const auto& [name, value] : content.items()) {
     if (value == json{nullptr, nullptr}) read.ignore({name.c_str()});
   }
+  if (read_more != nullptr) read_more(read);
   read.finish();
+}
+
+SchedulerConfig scheduler_in(const fs::path& folder, const char* usual_class) {
+  const fs::path file = folder / "scheduler" / "scheduler_config.json";
+  json content = read_json_file(file);
+  if (content.is_object() && !content.contains("_class_name")) content["_class_name"] = usual_class;
+  return parse_scheduler_config(content, file.string());
 }
 
 void check_tokenizer_config(const fs::path& folder, const Tokenizer& tokenizer) {
@@ -110,4 +116,4 @@ void check_tokenizer_config(const fs::path& folder, const Tokenizer& tokenizer) 
   read.finish();
 }
 
-}  // namespace halftone::zimage
+}  // namespace halftone

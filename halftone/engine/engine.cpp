@@ -1,0 +1,183 @@
+#include "halftone/engine/engine.h"
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "halftone/base/error.h"
+#include "halftone/base/files.h"
+#include "halftone/base/text.h"
+#include "halftone/base/threads.h"
+#include "halftone/io/config_reader.h"
+#include "halftone/io/json.h"
+#include "halftone/runtime/devices.h"
+
+namespace halftone {
+namespace {
+
+namespace fs = std::filesystem;
+
+Choice device_choice(const std::string& asked, const Backend& backend) {
+  if (!backend.fallback.empty()) return {asked, "cpu", "fallback", backend.fallback};
+  const bool cpu = backend.device == nullptr;
+  return {asked, backend.info.device.str(), "native", cpu ? "" : backend.info.name};
+}
+
+Choice choose_compile(const std::string& asked, const Backend& backend) {
+  if (asked == "off") return {asked, "off", "native", "node by node"};
+  return {asked, "on", "native",
+          backend.device == nullptr ? "operations on rows are fused"
+                                    : "operations on rows are fused, products on one input merged, "
+                                      "launches recorded"};
+}
+
+// What a model's folder recommends, in halftone.json, over what its family usually takes.
+void read_recommended(const fs::path& base, Sampling& sampling) {
+  const fs::path file = base / "halftone.json";
+  if (!path_exists(file)) return;
+  const auto json = read_json_file(file);
+  const std::string where = file.string();
+  const ConfigReader read(json, where);
+  sampling.width = read.integer("width", sampling.width, 1, 65536);
+  sampling.height = read.integer("height", sampling.height, 1, 65536);
+  sampling.steps = static_cast<int>(read.integer("steps", sampling.steps, 1, kMostSteps));
+  sampling.guidance = static_cast<float>(read.number("guidance", sampling.guidance, 0, 100));
+  read.finish();
+}
+
+// Everything that ran in another way than asked for.
+std::vector<std::string> fallbacks_of(const LoadedModel& loaded) {
+  std::vector<std::string> lines;
+  for (const Choice* choice : {&loaded.device, &loaded.precision}) {
+    if (choice->how == "fallback") {
+      lines.push_back(
+          fmt::format("{} instead of {}: {}", choice->used, choice->asked, choice->why));
+    }
+  }
+  if (loaded.threads < loaded.threads_asked) {
+    lines.push_back(fmt::format("{} threads instead of {}: the system starts no more",
+                                loaded.threads, loaded.threads_asked));
+  }
+  if (loaded.model == nullptr) return lines;
+  for (const auto& kept : loaded.model->report().quantized.kept) {
+    if (kept.unsupported) {
+      lines.push_back(fmt::format("'{}' stays in high precision: {}", kept.weight, kept.reason));
+    }
+  }
+  for (const AdapterChoice& choice : loaded.adapters) {
+    const LoraReport& lora = choice.adapter->lora().report();
+    if (lora.unmatched.empty()) continue;
+    std::string names;
+    for (const std::string& key : lora.unmatched) {
+      names += (names.empty() ? "'" : ", '") + printable(key) + "'";
+    }
+    lines.push_back(fmt::format("{}: {} of its tensors match nothing in the model: {}", lora.file,
+                                lora.unmatched.size(), names));
+  }
+  return lines;
+}
+
+void note_fallbacks(LoadedModel& loaded, bool strict) {
+  loaded.fallbacks = fallbacks_of(loaded);
+  if (strict && !loaded.fallbacks.empty()) {
+    throw Error(ErrorCode::kFallback, "strict", "{}", loaded.fallbacks[0]);
+  }
+}
+
+}  // namespace
+
+GenerateRequest LoadedModel::request(const std::string& prompt) const {
+  GenerateRequest request;
+  request.prompt = prompt;
+  request.width = sampling.width;
+  request.height = sampling.height;
+  request.steps = sampling.steps;
+  request.guidance = sampling.guidance;
+  request.scheduler = sampling.scheduler;
+  request.adapters = adapters;
+  return request;
+}
+
+Backend Engine::backend(const std::string& device) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = backends_.find(device);
+  if (found != backends_.end()) return found->second;
+  return backends_[device] = choose_backend(device);
+}
+
+LoadedModel Engine::load(const ModelSpec& spec) {
+  const auto start = std::chrono::steady_clock::now();
+  LoadedModel loaded;
+  const Backend backend = this->backend(spec.device);
+  loaded.context = backend.device;
+  loaded.device = device_choice(spec.device, backend);
+  loaded.compile = choose_compile(spec.compile, backend);
+  loaded.threads = start_threads(spec.threads);
+  loaded.threads_asked = spec.threads > 0 ? spec.threads : hardware_threads();
+  note_fallbacks(loaded, spec.strict);
+  loaded.path = spec.path.empty() ? default_model() : spec.path;
+  if (loaded.path.empty()) {
+    throw Error(ErrorCode::kUsage, "model",
+                "is needed: the model that comes with the program was not found beside it");
+  }
+  const FoundModel found = find_model(loaded.path, spec.base);
+
+  LoadOptions how;
+  set_precision(spec.precision, backend.info, how);
+  how.compile = loaded.compile.used == "on";
+  how.kernels = backend.kernels;
+  how.cancelled = spec.cancelled;
+  how.stream = backend.stream(loaded.threads);
+  StoredChoice stored;
+  if (spec.precision == "auto") {
+    const fs::path denoiser = found.files.denoiser.empty()
+                                  ? found.files.of(found.family->denoiser(found.files)->folder())
+                                  : found.files.denoiser;
+    stored = choose_stored(Checkpoint::open(denoiser), backend.info, spec.threshold);
+    how.quantize_activations = stored.as_stored;
+  }
+  loaded.model = Model::load(found, how);
+  loaded.sampling = loaded.model->sampling();
+  read_recommended(found.files.base, loaded.sampling);
+  loaded.precision = chosen_precision(spec.precision, backend.info, loaded.model->report(), stored);
+  for (const LoraChoice& lora : spec.loras) {
+    loaded.adapters.push_back({loaded.model->load_adapter(lora.file), lora.strength});
+    loaded.adapters.back().adapter->lora().check_strength(lora.strength);
+  }
+  note_fallbacks(loaded, spec.strict);
+  loaded.pipeline = std::make_unique<Pipeline>(loaded.model);
+  loaded.pipeline->set_adapters(loaded.adapters);
+  loaded.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return loaded;
+}
+
+std::string default_model() {
+  std::error_code ignored;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  for (const char* place : {"../share/halftone/models/emoji", "../../../models/emoji"}) {
+    const fs::path folder = program / place;
+    if (path_exists(folder / "model_index.json")) return folder.lexically_normal().string();
+  }
+  return {};
+}
+
+void check_memory(const LoadedModel& loaded, const ModelMemory& planned, int64_t limit) {
+  // A device holds the weights already.
+  const int64_t free = loaded.context != nullptr
+                           ? loaded.context->memory().free + planned.owned_weights
+                           : available_memory();
+  const int64_t available = limit == 0 ? free : limit;
+  if (planned.peak() > available) {
+    throw Error(ErrorCode::kOutOfMemory, limit == 0 ? "memory" : "max-memory",
+                "{} are needed (weights {}, values {}, scratch {}) and {} are {}; a smaller size "
+                "or batch needs less",
+                human_bytes(planned.peak()), human_bytes(planned.owned_weights),
+                human_bytes(planned.arena + planned.borders), human_bytes(planned.workspace),
+                human_bytes(available), limit == 0 ? "free" : "allowed");
+  }
+}
+
+std::vector<std::string> device_fallbacks(const LoadedModel& loaded) {
+  return loaded.context == nullptr ? std::vector<std::string>{} : loaded.context->fallbacks();
+}
+
+}  // namespace halftone

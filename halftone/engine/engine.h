@@ -1,0 +1,77 @@
+// The engine: devices, and models on them. Safe to use from many threads.
+//
+//   Engine engine;
+//   LoadedModel loaded = engine.load({.path = "Z-Image-Turbo", .precision = "fp8"});
+//   GenerateRequest request = loaded.request("a lighthouse at dusk");
+//   GenerateResult result = generate(*loaded.pipeline, request, [](const Progress&) {});
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "halftone/engine/generate.h"
+#include "halftone/engine/precision.h"
+#include "halftone/runtime/backend.h"
+
+namespace halftone {
+
+// An adapter to apply, and how strongly.
+struct LoraChoice {
+  std::string file;
+  float strength = 1;
+};
+
+// Which model, and how it is to run. Errors name these fields.
+struct ModelSpec {
+  std::string path;  // a folder in diffusers layout, or a denoiser as a single file
+  std::string base;  // with a single file: the folder of everything else
+  std::string precision = "auto", compile = "auto", device = "auto";
+  std::vector<LoraChoice> loras;
+  int threads = 0;                  // 0: all
+  bool strict = false;              // a fallback is an Error
+  double threshold = 0.99;          // of a certificate's velocity cosine, for precision auto
+  std::function<bool()> cancelled;  // asked between kernels; true ends a run
+};
+
+struct LoadedModel {
+  std::string path;
+  std::shared_ptr<DeviceContext> context;  // null on the CPU; outlives the model
+  std::shared_ptr<const Model> model;
+  std::unique_ptr<Pipeline> pipeline;  // the first; others are Pipeline(model)
+  Sampling sampling;                   // the family's, and what the folder says of itself
+  Choice precision, compile, device;
+  AdapterChoices adapters;
+  int threads = 1, threads_asked = 1;
+  std::vector<std::string> fallbacks;  // one line each
+  double seconds = 0;
+
+  // With this model's own size, steps, guidance, scheduler and adapters.
+  GenerateRequest request(const std::string& prompt) const;
+};
+
+class Engine {
+ public:
+  // With `strict` a fallback is an Error.
+  LoadedModel load(const ModelSpec& spec);
+
+ private:
+  Backend backend(const std::string& device);
+
+  std::mutex mutex_;
+  std::map<std::string, Backend> backends_;
+};
+
+// The model that comes with the program: installed beside it, or in the source tree that it was
+// built in. Empty where there is none.
+std::string default_model();
+
+// An Error where a run needs more memory than there is, or than `limit` bytes; 0: no limit.
+void check_memory(const LoadedModel& loaded, const ModelMemory& planned, int64_t limit);
+
+// After a run: what the device did in another way than it should have.
+std::vector<std::string> device_fallbacks(const LoadedModel& loaded);
+
+}  // namespace halftone

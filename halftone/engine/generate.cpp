@@ -1,0 +1,133 @@
+#include "halftone/engine/generate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+#include "halftone/base/error.h"
+
+namespace halftone {
+namespace {
+
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
+  ~Stopwatch() {
+    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double& seconds_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+void check_finite(const Tensor& x, const char* what, const std::string& problem) {
+  for (const float v : x.as<float>()) {
+    if (!std::isfinite(v)) throw Error(ErrorCode::kInvalidInput, what, "{}", problem);
+  }
+}
+
+// What may have spoilt latents.
+std::string suspects(const AdapterChoices& used) {
+  std::string adapters;
+  for (const AdapterChoice& choice : used) {
+    adapters += " or " + choice.adapter->lora().report().file;
+  }
+  return fmt::format("hold NaN or Inf: are the weights{} damaged?", adapters);
+}
+
+void check_noise_of_all(const GenerateRequest& request, const Shape& one) {
+  if (!request.noise) return;
+  const Shape shape{request.count, one[1], one[2], one[3]};
+  if (request.noise->shape() != shape || request.noise->dtype() != DType::kF32) {
+    throw Error(ErrorCode::kInvalidInput, "noise", "is {} {} instead of F32 {}",
+                name_of(request.noise->dtype()), request.noise->shape(), shape);
+  }
+  check_finite(*request.noise, "noise", "holds NaN or Inf");
+}
+
+JobRequest job_of(const GenerateRequest& request, int64_t index) {
+  JobRequest job = request;
+  job.seed = request.seed + static_cast<uint64_t>(index);
+  if (request.noise) job.noise = request.noise->rows(index, index + 1);
+  return job;
+}
+
+}  // namespace
+
+ModelMemory plan_generate(Pipeline& pipeline, const GenerateRequest& request) {
+  const Model& model = pipeline.model();
+  SamplerGraph sampler;
+  sampler.jobs = std::min(request.batch, request.count);
+  std::vector<std::string> prompts = {request.prompt};
+  if (is_guided(model.sampling().guidance_rule, request.guidance)) {
+    sampler.rule = model.sampling().guidance_rule;
+    prompts.push_back(request.negative);
+  }
+  const Shape latents = model.latent_shape(request.width, request.height);
+  const Schedule schedule =
+      make_schedule(request.scheduler.value_or(model.sampling().scheduler), request.steps,
+                    model.denoiser().image_tokens({latents[1], latents[2], latents[3]}));
+  sampler.memories = schedule.memories;
+  sampler.noise = schedule.uses_noise();
+  return pipeline.plan(latents, sampler, prompts, request.adapters);
+}
+
+GenerateSeconds generate(Pipeline& pipeline, const GenerateRequest& request,
+                         const ProgressFn& progress, const PictureFn& finished) {
+  check_noise_of_all(request, pipeline.model().latent_shape(request.width, request.height));
+  GenerateSeconds seconds;
+  Stepper stepper(pipeline);
+  const int64_t batches = (request.count + request.batch - 1) / request.batch;
+  const int64_t total = batches * request.steps;
+  int64_t done = 0;
+  for (int64_t begin = 0; begin < request.count; begin += request.batch) {
+    const int64_t end = std::min<int64_t>(begin + request.batch, request.count);
+    std::vector<Job> jobs;
+    {
+      const Stopwatch watch(seconds.text);
+      for (int64_t i = begin; i < end; ++i) jobs.push_back(stepper.start(job_of(request, i)));
+    }
+    std::vector<Job*> rows;
+    for (Job& job : jobs) rows.push_back(&job);
+    for (int step = 0; step < request.steps; ++step) {
+      progress({"denoising", done++, total});
+      const Stopwatch watch(seconds.denoise);
+      stepper.step(rows);
+    }
+    for (int64_t i = begin; i < end; ++i) {
+      progress({"decoding", done, total});
+      const Job& job = jobs[static_cast<size_t>(i - begin)];
+      GeneratedPicture picture{static_cast<int>(i), stepper.latents(job), {}};
+      check_finite(picture.latents, "latents", suspects(request.adapters));
+      {
+        const Stopwatch watch(seconds.decode);
+        const Tensor image = stepper.picture(job);
+        check_finite(image, "pixels", "hold NaN or Inf: is the VAE damaged?");
+        picture.image = image.reshape({image.shape()[1], image.shape()[2], image.shape()[3]});
+      }
+      finished(picture);
+    }
+  }
+  progress({"done", total, total});
+  return seconds;
+}
+
+GenerateResult generate(Pipeline& pipeline, const GenerateRequest& request,
+                        const ProgressFn& progress) {
+  const Shape one = pipeline.model().latent_shape(request.width, request.height);
+  GenerateResult result;
+  result.latents = Tensor::empty(DType::kF32, {request.count, one[1], one[2], one[3]});
+  auto bytes = result.latents.mutable_bytes();
+  result.seconds = generate(pipeline, request, progress, [&](const GeneratedPicture& made) {
+    const auto from = made.latents.bytes();
+    std::memcpy(bytes.data() + made.index * from.size(), from.data(), from.size());
+    result.images.push_back(made.image);
+  });
+  return result;
+}
+
+}  // namespace halftone

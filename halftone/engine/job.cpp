@@ -1,0 +1,163 @@
+#include "halftone/engine/job.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "halftone/base/error.h"
+#include "halftone/base/random.h"
+
+namespace halftone {
+namespace {
+
+void check_noise(const Tensor& noise, const Shape& latents) {
+  if (noise.shape() != latents || noise.dtype() != DType::kF32) {
+    throw Error(ErrorCode::kInvalidInput, "noise", "is {} {} instead of F32 {}",
+                name_of(noise.dtype()), noise.shape(), latents);
+  }
+  for (const float v : noise.as<float>()) {
+    if (!std::isfinite(v)) throw Error(ErrorCode::kInvalidInput, "noise", "holds NaN or Inf");
+  }
+}
+
+}  // namespace
+
+Tensor seeded_noise(const Shape& shape, uint64_t seed, uint64_t step) {
+  Tensor noise = Tensor::empty(DType::kF32, shape);
+  auto values = noise.mutable_as<float>();
+  for (size_t i = 0; i < values.size(); i += 2) {
+    const PhiloxBlock block = philox_block({seed, 0x4E4F495345ull + step}, i / 2);
+    const double radius = std::sqrt(-2 * std::log((block.word[0] + 0.5) * 0x1p-32));  // Box-Muller
+    const double angle = 2 * M_PI * (block.word[1] + 0.5) * 0x1p-32;
+    values[i] = static_cast<float>(radius * std::cos(angle));
+    if (i + 1 < values.size()) values[i + 1] = static_cast<float>(radius * std::sin(angle));
+  }
+  return noise;
+}
+
+Job Stepper::start(const JobRequest& request) {
+  const Model& model = pipeline_.model();
+  const Sampling& sampling = model.sampling();
+  const Shape shape = model.latent_shape(request.width, request.height);
+  Job job;
+  job.request_ = request;
+  job.schedule_ = make_schedule(request.scheduler.value_or(sampling.scheduler), request.steps,
+                                model.denoiser().image_tokens({shape[1], shape[2], shape[3]}));
+  for (const SamplerStep& step : job.schedule_.steps) {
+    if (step.input_scale != 1) {
+      throw Error(ErrorCode::kUnsupported, "scheduler", "scales what {} reads, which it does not",
+                  model.family().title);
+    }
+  }
+  if (request.noise) check_noise(*request.noise, shape);
+  for (const AdapterChoice& choice : request.adapters) {
+    choice.adapter->lora().check_strength(choice.strength);
+  }
+  job.guided_ = halftone::is_guided(sampling.guidance_rule, request.guidance);
+  job.positive_ = pipeline_.encode(request.prompt);
+  if (job.guided_) job.negative_ = pipeline_.encode(request.negative);
+  Tensor noise = seeded_noise(shape, request.seed);
+  if (request.noise) {
+    std::memcpy(noise.mutable_bytes().data(), request.noise->bytes().data(),
+                noise.mutable_bytes().size());
+  }
+  if (job.schedule_.initial_scale != 1) {
+    for (float& v : noise.mutable_as<float>()) v *= job.schedule_.initial_scale;
+  }
+  job.latents_ = pipeline_.place(noise);
+  for (size_t i = 0; i < job.schedule_.memories; ++i) {
+    job.memories_.push_back(pipeline_.place(Tensor::zeros(DType::kF32, shape)));
+  }
+  return job;
+}
+
+void Stepper::step(std::span<Job* const> jobs) {
+  // Those that can share a forward do.
+  std::vector<Job*> open(jobs.begin(), jobs.end());
+  for (const Job* job : open) HT_ASSERT(!job->done());
+  while (!open.empty()) {
+    const Job& first = *open[0];
+    const auto other = std::stable_partition(open.begin(), open.end(), [&](const Job* job) {
+      return job->latent_shape() == first.latent_shape() && job->guided_ == first.guided_ &&
+             job->memories_.size() == first.memories_.size() &&
+             job->schedule_.uses_noise() == first.schedule_.uses_noise();
+    });
+    step_alike({open.data(), static_cast<size_t>(other - open.begin())});
+    open.erase(open.begin(), other);
+  }
+}
+
+void Stepper::step_alike(std::span<Job* const> jobs) {
+  const Model& model = pipeline_.model();
+  const Job& first = *jobs[0];
+  const auto count = static_cast<int64_t>(jobs.size());
+  SamplerGraph sampler;
+  sampler.jobs = count;
+  if (first.guided_) sampler.rule = model.sampling().guidance_rule;
+  sampler.memories = first.memories_.size();
+  sampler.noise = first.schedule_.uses_noise();
+
+  std::vector<const Condition*> conditions;
+  std::vector<const AdapterChoices*> adapters;
+  std::vector<float> times;
+  std::vector<Tensor> latents;
+  const auto add = [&](const Job& job, const Condition& condition) {
+    conditions.push_back(&condition);
+    adapters.push_back(&job.request_.adapters);
+    times.push_back(model.denoiser().time(job.schedule_.steps[job.step_]));
+    latents.push_back(job.latents_);
+  };
+  for (const Job* job : jobs) add(*job, job->positive_);
+  if (first.guided_) {
+    for (const Job* job : jobs) add(*job, job->negative_);
+  }
+
+  const size_t memories = sampler.memories, width = kFirstMemory + memories;
+  Tensor factors = Tensor::zeros(
+      DType::kF32, {static_cast<int64_t>(1 + memories), count, static_cast<int64_t>(width)});
+  Tensor guidance = Tensor::empty(DType::kF32, {count});
+  for (size_t j = 0; j < jobs.size(); ++j) {
+    const SamplerStep& step = jobs[j]->schedule_.steps[jobs[j]->step_];
+    guidance.mutable_as<float>()[j] = jobs[j]->request_.guidance;
+    for (size_t r = 0; r <= memories; ++r) {
+      const Combination& from = r == 0 ? step.latents : step.memory[r - 1];
+      std::copy(from.begin(), from.end(),
+                factors.mutable_as<float>().begin() +
+                    static_cast<std::ptrdiff_t>((r * jobs.size() + j) * width));
+    }
+  }
+  pipeline_.run_step(
+      sampler, {conditions, adapters}, times, latents,
+      [&](Program& program) {
+        program.set_input("factors", factors);
+        if (first.guided_) program.set_input("guidance", guidance);
+        for (size_t j = 0; j < jobs.size(); ++j) {
+          const Job& job = *jobs[j];
+          const auto row = static_cast<int64_t>(j);
+          if (sampler.noise) {
+            program.set_input_rows("noise", row,
+                                   seeded_noise(job.latent_shape(), job.request_.seed,
+                                                static_cast<uint64_t>(job.step_) + 1));
+          }
+          for (size_t m = 0; m < memories; ++m) {
+            program.set_input_rows(memory_name(m), row, job.memories_[m]);
+          }
+        }
+      },
+      [&](const Program& program) {
+        for (size_t j = 0; j < jobs.size(); ++j) {
+          const auto row = static_cast<int64_t>(j);
+          program.copy_output_rows("next", row, jobs[j]->latents_);
+          for (size_t m = 0; m < memories; ++m) {
+            program.copy_output_rows(next_memory_name(m), row, jobs[j]->memories_[m]);
+          }
+        }
+      });
+  for (Job* job : jobs) ++job->step_;
+}
+
+Tensor Stepper::latents(const Job& job) const { return pipeline_.fetch(job.latents_); }
+
+Tensor Stepper::picture(const Job& job) { return pipeline_.decode(job.latents_); }
+
+}  // namespace halftone

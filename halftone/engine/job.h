@@ -1,0 +1,64 @@
+// One picture in the making: a request, and how far it has come. A Pipeline steps several at once.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "halftone/engine/pipeline.h"
+
+namespace halftone {
+
+struct JobRequest {
+  std::string prompt, negative;
+  int64_t width = 1024, height = 1024;
+  int steps = 8;
+  float guidance = 0;  // what it means, and where it is off, is the family's guidance rule
+  uint64_t seed = 0;
+  std::optional<SchedulerConfig> scheduler;  // none: the model's own
+  AdapterChoices adapters;
+  std::optional<Tensor> noise;  // F32 [1, C, h, w] instead of the seed's
+};
+
+class Job {
+ public:
+  int step() const { return step_; }  // that comes next
+  int steps() const { return static_cast<int>(schedule_.steps.size()); }
+  bool done() const { return step_ == steps(); }
+  bool is_guided() const { return guided_; }
+  const Shape& latent_shape() const { return latents_.shape(); }
+  const JobRequest& request() const { return request_; }
+
+ private:
+  friend class Stepper;
+  JobRequest request_;
+  Schedule schedule_;
+  Condition positive_, negative_;
+  bool guided_ = false;
+  int step_ = 0;
+  Tensor latents_;                // where the model runs
+  std::vector<Tensor> memories_;  // of the sampler, there too
+};
+
+// Steps jobs on a Pipeline.
+class Stepper {
+ public:
+  explicit Stepper(Pipeline& pipeline) : pipeline_(pipeline) {}
+
+  Job start(const JobRequest& request);
+  // One step of each: jobs at different steps, with different prompts and adapters, share a
+  // forward where their latents have one shape; each has the bits of a run of its own.
+  void step(std::span<Job* const> jobs);
+  Tensor latents(const Job& job) const;  // F32 [1, C, h, w], in the CPU's memory
+  Tensor picture(const Job& job);        // F32 [1, 3, H, W], of the latents as they are
+
+ private:
+  void step_alike(std::span<Job* const> jobs);
+
+  Pipeline& pipeline_;
+};
+
+// Gaussian noise, a function of the seed alone; that of a step of a stochastic sampler is of the
+// step, too.
+Tensor seeded_noise(const Shape& shape, uint64_t seed, uint64_t step = 0);
+
+}  // namespace halftone

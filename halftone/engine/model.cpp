@@ -1,0 +1,291 @@
+#include "halftone/engine/model.h"
+
+#include <algorithm>
+#include <set>
+
+#include "halftone/base/error.h"
+#include "halftone/io/model_hash.h"
+
+namespace halftone {
+namespace {
+
+Weights finite(Weights weights, const Checkpoint& file, const LoadOptions& options) {
+  // Weights are looked at and converted on their way, on the CPU.
+  check_finite(weights, file.path().string(), cpu_kernels(), {options.stream.threads});
+  return weights;
+}
+
+std::shared_ptr<const Checkpoint> open(const std::filesystem::path& path) {
+  return std::make_shared<const Checkpoint>(Checkpoint::open(path));
+}
+
+}  // namespace
+
+ModelPart::ModelPart(Weights weights, std::span<const std::shared_ptr<Graph>> graphs,
+                     CompileOptions compile, const LoadOptions& options)
+    : weights_(std::move(weights)), compile_(std::move(compile)) {
+  for (const auto& [name, weight] : weights_) check_intact(weight);
+  DeviceContext* device = options.stream.device;
+  if (device == nullptr) return;
+  CompileOptions how = compile_;
+  how.can_stack = [&](const std::string& a, const std::string& b) {
+    return are_stored_alike(weights_.at(a), weights_.at(b));
+  };
+  for (const auto& graph : graphs) {
+    const auto compiled = halftone::compile(*graph, how, *options.kernels, options.stream).graph;
+    for (WeightStack& stack : weight_stacks(*compiled)) stacks_.push_back(std::move(stack));
+  }
+  index_stacks();
+  const Weights host = std::move(weights_);
+  weights_ = to_device(host, stacks_, *device);
+  for (const auto& [name, weight] : host) check_intact(weight);  // copied, or lost meanwhile
+}
+
+void ModelPart::index_stacks() {
+  for (size_t i = 0; i < stacks_.size(); ++i) {
+    for (const std::string& name : stacks_[i]) stack_of_[name] = i;
+  }
+}
+
+CompileOptions ModelPart::compile_options() const {
+  CompileOptions how = compile_;
+  how.can_stack = [this](const std::string& a, const std::string& b) {
+    const auto x = stack_of_.find(a), y = stack_of_.find(b);
+    return x != stack_of_.end() && y != stack_of_.end() && x->second == y->second;
+  };
+  return how;
+}
+
+ModelPart ModelPart::with(const Weights& changed, std::optional<QuantizeRecipe> recipe,
+                          const LoadOptions& options) const {
+  ModelPart part;
+  part.weights_ = weights_;
+  part.compile_ = compile_;
+  part.compile_.recipe = std::move(recipe);
+  // Stacks stay where all of their weights stay, or all of them change in the same way.
+  std::vector<WeightStack> moved;
+  for (const WeightStack& stack : stacks_) {
+    const auto changes = [&](const std::string& name) { return changed.contains(name); };
+    const bool some = std::any_of(stack.begin(), stack.end(), changes);
+    const bool all = std::all_of(stack.begin(), stack.end(), changes);
+    const bool alike = all && std::all_of(stack.begin(), stack.end(), [&](const std::string& name) {
+                         return are_stored_alike(changed.at(stack[0]), changed.at(name));
+                       });
+    if (some && !alike) continue;
+    part.stacks_.push_back(stack);
+    if (some) moved.push_back(stack);
+  }
+  part.index_stacks();
+  DeviceContext* device = options.stream.device;
+  const Weights placed =
+      device != nullptr && !changed.empty() ? to_device(changed, moved, *device) : changed;
+  for (const auto& [name, weight] : placed) part.weights_[name] = weight;
+  return part;
+}
+
+Adapter::Adapter(LoraAdapter adapter, DeviceContext* device) : lora_(std::move(adapter)) {
+  first_ = lora_.weights(0);
+  if (device != nullptr) first_ = to_device(first_, {}, *device);
+}
+
+Weights Adapter::weights(size_t slot) const {
+  Weights weights;
+  for (const auto& [weight, module] : lora_.modules()) {
+    weights.emplace(lora_down_name(weight, slot), first_.at(lora_down_name(weight)));
+    weights.emplace(lora_up_name(weight, slot), first_.at(lora_up_name(weight)));
+  }
+  return weights;
+}
+
+std::shared_ptr<const Model> Model::load(const FoundModel& found, const LoadOptions& options) {
+  const std::shared_ptr<Model> model(new Model());
+  const ModelFiles& files = found.files;
+  model->family_ = found.family;
+  model->options_ = options;
+  model->denoiser_ = found.family->denoiser(files);
+  model->conditioner_ = found.family->conditioner(files);
+  model->codec_ = found.family->codec(files);
+  model->sampling_ = found.family->sampling(files);
+  model->check_parts_fit(files);
+  for (const std::string& folder : model->conditioner_->folders()) {
+    model->files_.push_back(open(files.of(folder)));
+  }
+  model->files_.push_back(
+      open(files.denoiser.empty() ? files.of(model->denoiser_->folder()) : files.denoiser));
+  model->files_.push_back(open(files.of(model->codec_->folder())));
+
+  for (size_t i = 0; i < model->conditioner_->folders().size(); ++i) {
+    const std::shared_ptr<Graph> graph = model->conditioner_->build(i, 1, {});
+    const Checkpoint& file = *model->files_[i];
+    model->encoders_.push_back(
+        model->load_part(file, {&graph, 1}, model->conditioner_->names(i, file)));
+  }
+  model->load_denoiser();
+  const Codec& codec = *model->codec_;
+  const std::shared_ptr<Graph> both[] = {codec.decoder({1, codec.channels(), 1, 1}, {}),
+                                         codec.encoder({1, 3, codec.scale(), codec.scale()}, {})};
+  model->codec_weights_ =
+      model->load_part(*model->files_.back(), both, codec.names(*model->files_.back()));
+  return model;
+}
+
+std::shared_ptr<const ModelPart> Model::load_part(const Checkpoint& file,
+                                                  std::span<const std::shared_ptr<Graph>> graphs,
+                                                  const WeightNames& names) const {
+  CompileOptions how;
+  how.optimize = options_.compile;
+  return std::make_shared<ModelPart>(finite(load_weights(file, graphs, names), file, options_),
+                                     graphs, std::move(how), options_);
+}
+
+void Model::check_parts_fit(const ModelFiles& files) const {
+  const auto fail = [&](const std::string& reason) {
+    throw Error(ErrorCode::kInvalidInput, files.base.string(), "components do not fit: {}", reason);
+  };
+  if (conditioner_->features() != denoiser_->text_features()) {
+    fail(fmt::format("text states of {} for a {} that takes {}", conditioner_->features(),
+                     denoiser_->folder(), denoiser_->text_features()));
+  }
+  if (codec_->channels() != denoiser_->channels()) {
+    fail(fmt::format("a VAE of {} channels for a {} of {}", codec_->channels(), denoiser_->folder(),
+                     denoiser_->channels()));
+  }
+}
+
+std::shared_ptr<Graph> Model::smallest_graph() const {
+  return denoiser_->build(denoiser_->smallest_shape(), {});
+}
+
+void Model::load_denoiser() {
+  const Checkpoint& file = *files_[files_.size() - 2];
+  const std::shared_ptr<Graph> graph = smallest_graph();
+  std::map<std::string, float> input_scales;
+  std::set<std::string> full_precision;
+  Weights weights = finite(
+      load_weights(file, {&graph, 1}, denoiser_->names(file), &input_scales, &full_precision), file,
+      options_);
+  originals_ = weights;
+
+  auto stored = quantized_formats(weights);
+  for (const std::string& name : full_precision) {
+    if (stored.contains(name)) stored.at(name).activations = false;
+  }
+  std::optional<QuantizeRecipe> recipe;
+  // What a quantized file keeps in high precision stays so, whatever format is asked for.
+  if (options_.format || options_.recipe || !stored.empty()) {
+    if (options_.automatic && !stored.empty()) options_.activations = DType::kBF16;
+    recipe = options_.recipe ? *options_.recipe
+                             : denoiser_->recipe(stored.empty() ? *options_.format : formats::bf16);
+    recipe->stored = stored;
+    recipe->input_scales.insert(input_scales.begin(), input_scales.end());
+    if (!options_.recipe) recipe->activations = options_.quantize_activations;
+    report_formats(quantize_linears(*graph, *recipe).report);
+    report_.stored = !stored.empty();
+    report_.calibrated = !recipe->input_scales.empty();
+    quantize_weights(weights, report_.quantized, cpu_kernels(), {options_.stream.threads});
+  }
+  CompileOptions how;
+  how.optimize = options_.compile;
+  how.recipe = std::move(recipe);
+  denoiser_weights_ = std::make_shared<ModelPart>(std::move(weights), std::span(&graph, 1),
+                                                  std::move(how), options_);
+}
+
+void Model::report_formats(const QuantizeReport& quantized) {
+  report_ = {};
+  report_.quantized = quantized;
+  for (const auto& linear : quantized.converted) {
+    ++report_.formats[std::string(linear.format.name)];
+  }
+}
+
+Shape Model::latent_shape(int64_t width, int64_t height) const {
+  const int64_t multiple = codec_->scale() * denoiser_->patch();
+  if (width < multiple || height < multiple || width % multiple != 0 || height % multiple != 0) {
+    throw Error(ErrorCode::kUsage, "size",
+                "{}x{} is not allowed: width and height must be multiples of {}", width, height,
+                multiple);
+  }
+  const int64_t h = height / codec_->scale(), w = width / codec_->scale();
+  const auto [rows, columns] = denoiser_->most_patches();
+  if (h / denoiser_->patch() > rows || w / denoiser_->patch() > columns) {
+    throw Error(ErrorCode::kUsage, "size", "{}x{} is more than the {}x{} of this model", width,
+                height, columns * multiple, rows * multiple);
+  }
+  return {1, denoiser_->channels(), h, w};
+}
+
+std::string Model::hash() const {
+  std::vector<const Checkpoint*> files;
+  for (const auto& file : files_) files.push_back(file.get());
+  return model_hash(files);
+}
+
+std::shared_ptr<const Adapter> Model::load_adapter(const std::string& file) const {
+  const auto targets = denoiser_->lora_targets(*smallest_graph());
+  return std::make_shared<Adapter>(LoraAdapter::load(file, targets), options_.stream.device);
+}
+
+std::vector<LinearInfo> Model::linears() const {
+  const std::shared_ptr<Graph> graph = smallest_graph();
+  std::map<std::string, int> group_of;  // by weight
+  std::map<int, int> groups;            // by input
+  for (const Node& node : graph->nodes()) {
+    if (node.op != Op::kLinear) continue;
+    const int next = static_cast<int>(groups.size());
+    group_of[graph->values()[node.inputs[1]].name] =
+        groups.emplace(node.inputs[0], next).first->second;
+  }
+  std::vector<LinearInfo> found;
+  for (const auto& linear :
+       quantize_linears(*graph, denoiser_->recipe(formats::fp8)).report.converted) {
+    found.push_back({linear.weight, linear.shape, group_of.at(linear.weight)});
+  }
+  return found;
+}
+
+QuantizeReport Model::plan_recipe(const QuantizeRecipe& recipe) const {
+  return quantize_linears(*smallest_graph(), recipe).report;
+}
+
+std::shared_ptr<const Model> Model::with_recipe(const std::optional<QuantizeRecipe>& recipe,
+                                                const WeightQuantizer& quantizer) const {
+  const std::shared_ptr<Model> model(new Model(*this));
+  model->options_.recipe = recipe;
+  model->options_.format.reset();
+  model->report_formats(recipe ? plan_recipe(*recipe) : QuantizeReport{});
+  if (recipe) model->report_.calibrated = !recipe->input_scales.empty();
+  std::map<std::string, Format> wanted;
+  for (const auto& linear : model->report_.quantized.converted) {
+    wanted.emplace(linear.weight, linear.format);
+  }
+  Weights changed;
+  for (const auto& [name, now] : denoiser_weights_->weights()) {
+    const auto* quantized = std::get_if<QuantizedTensor>(&now);
+    const auto format = wanted.find(name);
+    if (format == wanted.end()) {
+      if (quantized != nullptr) changed[name] = originals_.at(name);
+      continue;
+    }
+    // Another quantizer may make other codes of the same format.
+    if (quantized != nullptr && quantized->format == format->second && !quantizer) continue;
+    const Tensor& original = std::get<Tensor>(originals_.at(name));
+    if (quantizer) {
+      changed[name] = quantizer(name, original, format->second);
+    } else {
+      changed[name] = original;
+    }
+  }
+  if (!quantizer) {
+    QuantizeReport plain;
+    for (const auto& linear : model->report_.quantized.converted) {
+      if (changed.contains(linear.weight)) plain.converted.push_back(linear);
+    }
+    quantize_weights(changed, plain, cpu_kernels(), {options_.stream.threads});
+  }
+  model->denoiser_weights_ =
+      std::make_shared<ModelPart>(denoiser_weights_->with(changed, recipe, options_));
+  return model;
+}
+
+}  // namespace halftone

@@ -1,0 +1,144 @@
+// A loaded model: weights on their device, the parts that build graphs, and what became of the
+// choices. Immutable and shared: threads use one Model through Pipelines of their own.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "halftone/models/families.h"
+#include "halftone/passes/compile.h"
+#include "halftone/runtime/program.h"
+
+namespace halftone {
+
+struct LoadOptions {
+  DType activations = DType::kF32;
+  // Where the weights are quantized already: run in their format, with activations in BF16.
+  bool automatic = false;
+  // The format of the denoiser's block linears; without one, that of its weights as stored.
+  std::optional<Format> format;
+  // The same, linear by linear; over `format`.
+  std::optional<QuantizeRecipe> recipe;
+  // Where the weights are quantized already: quantize activations too, as the format asks, or
+  // compute with what the weights stand for.
+  bool quantize_activations = true;
+  bool compile = true;  // fuse and merge; on devices also record
+  const Kernels* kernels = nullptr;
+  Stream stream;
+  std::function<bool()> cancelled;  // asked between kernels; true ends a run
+};
+
+struct LoadReport {
+  QuantizeReport quantized;            // of the denoiser
+  std::map<std::string, int> formats;  // format -> linears that run in it
+  bool stored = false;                 // some weights were quantized in the file
+  bool calibrated = false;             // inputs have static scales
+};
+
+// A linear of the denoiser that a recipe may convert. Those of one group read the same input.
+struct LinearInfo {
+  std::string weight;
+  Shape shape;
+  int group = 0;
+};
+// Another way than the plain one to convert a weight.
+using WeightQuantizer =
+    std::function<QuantizedTensor(const std::string& name, const Tensor& weight, const Format&)>;
+
+// Weights of a network where they run, and how its graphs are compiled for them.
+class ModelPart {
+ public:
+  // `graphs` show which weights are used together: on a device some lie together.
+  ModelPart(Weights weights, std::span<const std::shared_ptr<Graph>> graphs, CompileOptions compile,
+            const LoadOptions& options);
+
+  const Weights& weights() const { return weights_; }
+  // Options that say which weights lie together.
+  CompileOptions compile_options() const;
+  const std::vector<WeightStack>& stacks() const { return stacks_; }
+  // With these weights instead of those of the same names, and another recipe. The rest is shared.
+  ModelPart with(const Weights& changed, std::optional<QuantizeRecipe> recipe,
+                 const LoadOptions& options) const;
+
+ private:
+  ModelPart() = default;
+  void index_stacks();
+
+  Weights weights_;
+  CompileOptions compile_;
+  std::vector<WeightStack> stacks_;  // weights that lie together on a device
+  std::map<std::string, size_t> stack_of_;
+};
+
+// An adapter, ready to be attached to rows of any job.
+class Adapter {
+ public:
+  Adapter(LoraAdapter adapter, DeviceContext* device);
+  const LoraAdapter& lora() const { return lora_; }
+  Weights weights(size_t slot) const;  // where they run
+
+ private:
+  LoraAdapter lora_;
+  Weights first_;  // as slot 0
+};
+
+class Model {
+ public:
+  // Everything that can be wrong with the files is wrong here, before any long work.
+  static std::shared_ptr<const Model> load(const FoundModel& found, const LoadOptions& options);
+
+  const Family& family() const { return *family_; }
+  const Denoiser& denoiser() const { return *denoiser_; }
+  const Conditioner& conditioner() const { return *conditioner_; }
+  const Codec& codec() const { return *codec_; }
+  const Sampling& sampling() const { return sampling_; }
+  const LoadOptions& options() const { return options_; }
+  const LoadReport& report() const { return report_; }
+  std::string hash() const;  // of the checkpoint files
+
+  const ModelPart& encoder_part(size_t index) const { return *encoders_[index]; }
+  const ModelPart& denoiser_part() const { return *denoiser_weights_; }
+  const ModelPart& codec_part() const { return *codec_weights_; }
+
+  // Latents [1, C, h, w] of a picture; sizes that the model does not allow are an Error.
+  Shape latent_shape(int64_t width, int64_t height) const;
+
+  std::shared_ptr<const Adapter> load_adapter(const std::string& file) const;
+
+  // What the family's recipe selects.
+  std::vector<LinearInfo> linears() const;
+  // This model with linears of the denoiser in other formats. Weights that stay as they are are
+  // shared, and nothing is read anew. Not for files that are quantized.
+  std::shared_ptr<const Model> with_recipe(const std::optional<QuantizeRecipe>& recipe,
+                                           const WeightQuantizer& quantizer = {}) const;
+  // What a recipe would convert and keep, without converting anything.
+  QuantizeReport plan_recipe(const QuantizeRecipe& recipe) const;
+
+ private:
+  Model() = default;
+  std::shared_ptr<Graph> smallest_graph() const;
+  void check_parts_fit(const ModelFiles& files) const;
+  std::shared_ptr<const ModelPart> load_part(const Checkpoint& file,
+                                             std::span<const std::shared_ptr<Graph>> graphs,
+                                             const WeightNames& names) const;
+  void load_denoiser();
+  void report_formats(const QuantizeReport& quantized);
+
+  const Family* family_ = nullptr;
+  std::shared_ptr<const Denoiser> denoiser_;
+  std::shared_ptr<const Conditioner> conditioner_;
+  std::shared_ptr<const Codec> codec_;
+  Sampling sampling_;
+  LoadOptions options_;
+  LoadReport report_;
+  std::vector<std::shared_ptr<const Checkpoint>> files_;  // encoders, denoiser, codec
+  std::vector<std::shared_ptr<const ModelPart>> encoders_;
+  std::shared_ptr<const ModelPart> denoiser_weights_, codec_weights_;
+  Weights originals_;  // of the denoiser, as they lie in the file
+};
+
+}  // namespace halftone

@@ -1,0 +1,316 @@
+#include "halftone/engine/pipeline.h"
+
+#include <algorithm>
+
+#include "halftone/base/error.h"
+#include "halftone/models/float_values.h"
+
+namespace halftone {
+namespace {
+
+constexpr size_t kMostPrograms = 8, kMostPrompts = 8;
+
+Tensor as_float(const Tensor& x) {
+  if (x.dtype() == DType::kF32) return x;
+  Tensor y = Tensor::empty(DType::kF32, x.shape());
+  const std::vector<float> values = float_values(x);
+  std::copy(values.begin(), values.end(), y.mutable_as<float>().begin());
+  return y;
+}
+
+void add_weights(const Weights& weights, ModelMemory& memory) {
+  for (const auto& [name, weight] : weights) {
+    const auto* quantized = std::get_if<QuantizedTensor>(&weight);
+    const Tensor& stored = quantized != nullptr ? quantized->codes : std::get<Tensor>(weight);
+    (stored.mapped() ? memory.file_weights : memory.owned_weights) += byte_size_of(weight);
+  }
+}
+
+// Adapters of all rows, each once, in the order in which they are first met.
+std::vector<std::shared_ptr<const Adapter>> slots_of(const Rows& rows) {
+  std::vector<std::shared_ptr<const Adapter>> slots;
+  for (const AdapterChoices* row : rows.adapters) {
+    for (const AdapterChoice& choice : *row) {
+      if (std::find(slots.begin(), slots.end(), choice.adapter) == slots.end()) {
+        slots.push_back(choice.adapter);
+      }
+    }
+  }
+  // A row adds what adapters give in one order, whichever other rows are with it.
+  std::sort(slots.begin(), slots.end(), [](const auto& a, const auto& b) {
+    return a->lora().report().file < b->lora().report().file ||
+           (a->lora().report().file == b->lora().report().file && a.get() < b.get());
+  });
+  return slots;
+}
+
+float strength_of(const AdapterChoices& row, const std::shared_ptr<const Adapter>& adapter) {
+  float strength = 0;
+  for (const AdapterChoice& choice : row) {
+    if (choice.adapter == adapter) strength += choice.strength;
+  }
+  return strength;
+}
+
+}  // namespace
+
+Pipeline::Pipeline(std::shared_ptr<const Model> model)
+    : loaded_(std::move(model)), model_(loaded_) {
+  encoders_.resize(model_->conditioner().folders().size());
+}
+
+template <class Build>
+Pipeline::Entry& Pipeline::entry(Programs& programs, const std::string& key, const ModelPart& part,
+                                 std::span<const std::shared_ptr<const Adapter>> adapters,
+                                 const Build& build) {
+  for (auto it = programs.begin(); it != programs.end(); ++it) {
+    if (it->key != key) continue;
+    programs.splice(programs.begin(), programs, it);
+    return programs.front();
+  }
+  if (programs.size() == kMostPrograms) programs.pop_back();
+  const LoadOptions& load = model_->options();
+  CompileOptions how = part.compile_options();
+  Weights with_adapters;
+  for (size_t slot = 0; slot < adapters.size(); ++slot) {
+    how.lora.push_back(adapters[slot]->lora().sites());
+    with_adapters.merge(adapters[slot]->weights(slot));
+  }
+  if (!adapters.empty()) with_adapters.insert(part.weights().begin(), part.weights().end());
+  const Weights& weights = adapters.empty() ? part.weights() : with_adapters;
+  const auto graph = compile(*build(), how, *load.kernels, load.stream).graph;
+  const ProgramOptions options{load.kernels, load.stream, load.compile, load.cancelled};
+  programs.push_front({key, std::make_unique<Program>(graph, weights, options, arena_), {}, {}});
+  ++built_;
+  return programs.front();
+}
+
+Pipeline::Entry& Pipeline::encoder_program(size_t index, int64_t tokens) {
+  return entry(encoders_[index], std::to_string(tokens), model_->encoder_part(index), {}, [&] {
+    return model_->conditioner().build(index, tokens, {model_->options().activations, false});
+  });
+}
+
+Pipeline::Entry& Pipeline::denoiser_program(
+    const DenoiserShape& shape, const Use& use,
+    std::span<const std::shared_ptr<const Adapter>> adapters) {
+  std::string key = shape.str() + (use.tap_blocks ? " tapped" : "");
+  for (const auto& adapter : adapters) key += fmt::format(" {}", fmt::ptr(adapter.get()));
+  if (use.sampler) {
+    key += fmt::format(" sampler {} {} {}", static_cast<int>(use.sampler->rule),
+                       use.sampler->memories, use.sampler->noise);
+  }
+  return entry(denoisers_, key, model_->denoiser_part(), adapters, [&] {
+    const auto graph =
+        model_->denoiser().build(shape, {model_->options().activations, use.tap_blocks});
+    if (use.sampler) add_sampler(*graph, *use.sampler);
+    return graph;
+  });
+}
+
+Pipeline::Entry& Pipeline::decoder_program(const Shape& latents) {
+  return entry(decoders_, latents.str(), model_->codec_part(), {}, [&] {
+    return model_->codec().decoder(latents, {model_->options().activations, false});
+  });
+}
+
+ModelMemory Pipeline::plan(const Shape& latents, const SamplerGraph& sampler,
+                           std::span<const std::string> prompts, const AdapterChoices& adapters) {
+  const int64_t rows = sampler.jobs * (sampler.rule == GuidanceRule::kNone ? 1 : 2);
+  ModelMemory memory;
+  for (size_t i = 0; i < encoders_.size(); ++i) {
+    add_weights(model_->encoder_part(i).weights(), memory);
+  }
+  add_weights(model_->denoiser_part().weights(), memory);
+  add_weights(model_->codec_part().weights(), memory);
+  const auto consider = [&](const Entry& entry) {
+    const MemoryUse& use = entry.program->memory();
+    if (use.working() > memory.arena + memory.workspace + memory.borders) {
+      memory.arena = use.arena;
+      memory.workspace = use.workspace;
+      memory.borders = use.borders;
+    }
+  };
+  const Conditioner& conditioner = model_->conditioner();
+  std::vector<int64_t> texts;
+  for (const std::string& prompt : prompts) {
+    const PromptTokens tokens = conditioner.tokenize(prompt);
+    texts.push_back(conditioner.text_tokens(tokens));
+    for (size_t i = 0; i < encoders_.size(); ++i) {
+      consider(encoder_program(i, conditioner.tokens(i, tokens)));
+    }
+  }
+  const AdapterChoices* row = &adapters;
+  const auto slots = slots_of({{}, {&row, 1}});
+  for (size_t i = 0; i < slots.size(); ++i) add_weights(slots[i]->weights(i), memory);
+  // Rows take turns with the prompts.
+  for (size_t i = 0; static_cast<int64_t>(texts.size()) < rows; ++i) texts.push_back(texts[i]);
+  const Shape one{latents[1], latents[2], latents[3]};
+  DenoiserShape shape = model_->denoiser().shape(one, texts);
+  shape.rows = rows;
+  consider(denoiser_program(shape, {false, sampler}, slots));
+  consider(decoder_program({1, latents[1], latents[2], latents[3]}));
+  arena_->expect(memory.arena + memory.workspace);
+  return memory;
+}
+
+Condition Pipeline::encode(const std::string& prompt) {
+  for (auto it = known_.begin(); it != known_.end(); ++it) {
+    if (it->prompt != prompt) continue;
+    known_.splice(known_.begin(), known_, it);
+    return known_.front().condition;
+  }
+  const Conditioner& conditioner = model_->conditioner();
+  const PromptTokens tokens = conditioner.tokenize(prompt);
+  std::vector<NamedTensors> results;
+  for (size_t i = 0; i < encoders_.size(); ++i) {
+    Program& program = *encoder_program(i, conditioner.tokens(i, tokens)).program;
+    results.push_back(program.run(conditioner.inputs(i, tokens)));
+  }
+  if (known_.size() == kMostPrompts) known_.pop_back();
+  known_.push_front({prompt, conditioner.condition(tokens, results)});
+  return known_.front().condition;
+}
+
+// Positions and texts are the same for all steps of a picture: they go up once.
+Program& Pipeline::prepare(const Shape& latents, std::span<const float> times, const Rows& rows,
+                           const Use& use) {
+  const auto count = rows.conditions.size();
+  HT_ASSERT(times.size() == count);
+  const Denoiser& denoiser = model_->denoiser();
+  std::vector<int64_t> texts;
+  for (const Condition* condition : rows.conditions) {
+    texts.push_back(condition->at("text").shape()[0]);
+  }
+  const DenoiserShape shape = denoiser.shape({latents[1], latents[2], latents[3]}, texts);
+  const auto slots = slots_of(rows);
+  Entry& entry = denoiser_program(shape, use, slots);
+  Program& program = *entry.program;
+
+  std::vector<const std::byte*> wanted;
+  for (const Condition* condition : rows.conditions) {
+    for (const auto& [name, tensor] : *condition) wanted.push_back(tensor.address());
+  }
+  if (entry.bound != wanted) {
+    for (const auto& [name, tensor] : denoiser.inputs(shape, rows.conditions)) {
+      program.set_input(name, tensor);
+    }
+    entry.bound = wanted;
+    entry.held.clear();
+    for (const Condition* condition : rows.conditions) entry.held.push_back(*condition);
+  }
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    std::vector<float> strengths;
+    for (const AdapterChoices* row : rows.adapters) {
+      strengths.push_back(strength_of(*row, slots[slot]));
+    }
+    program.set_input(lora_strength_name(slot), slots[slot]->lora().strengths(strengths));
+  }
+  Tensor time = Tensor::empty(DType::kF32, {static_cast<int64_t>(count)});
+  std::copy(times.begin(), times.end(), time.mutable_as<float>().begin());
+  program.set_input("time", time);
+  program.set_observer(observer_);
+  return program;
+}
+
+Tensor Pipeline::predict(const Tensor& latents, std::span<const SamplerStep* const> at,
+                         const Rows& rows) {
+  std::vector<float> times;
+  for (const SamplerStep* step : at) times.push_back(model_->denoiser().time(*step));
+  Program& program = prepare(latents.shape(), times, rows, {});
+  program.set_input("latents", latents);
+  program.run();
+  return program.output("sample");
+}
+
+void Pipeline::run_step(const SamplerGraph& sampler, const Rows& rows, std::span<const float> times,
+                        std::span<const Tensor> latents, const UseProgram& give,
+                        const UseProgram& take) {
+  const DeviceGuard guard(model_->options().stream.device);
+  Program& program = prepare(latents[0].shape(), times, rows, {false, sampler});
+  for (size_t i = 0; i < latents.size(); ++i) {
+    program.set_input_rows("latents", static_cast<int64_t>(i), latents[i]);
+  }
+  give(program);
+  program.run();
+  take(program);
+}
+
+Tensor Pipeline::place(const Tensor& tensor) const {
+  DeviceContext* device = model_->options().stream.device;
+  const auto memory = device != nullptr ? device->allocate(tensor.byte_size(), "latents")
+                                        : Storage::allocate(tensor.byte_size());
+  Tensor placed(memory, 0, tensor.dtype(), tensor.shape());
+  if (device != nullptr) {
+    device->upload(memory->address(), tensor.bytes());
+  } else {
+    std::copy(tensor.bytes().begin(), tensor.bytes().end(), memory->address());
+  }
+  return placed;
+}
+
+Tensor Pipeline::fetch(const Tensor& tensor) const {
+  Tensor copy = Tensor::empty(tensor.dtype(), tensor.shape());
+  DeviceContext* device = model_->options().stream.device;
+  if (device != nullptr) {
+    device->download(copy.mutable_bytes(), tensor.address());
+  } else {
+    std::copy(tensor.bytes().begin(), tensor.bytes().end(), copy.mutable_bytes().begin());
+  }
+  return copy;
+}
+
+Rows Pipeline::rows_of(std::span<const Condition> conditions) {
+  row_conditions_.clear();
+  for (const Condition& condition : conditions) row_conditions_.push_back(&condition);
+  row_adapters_.assign(adapters_.empty() ? 0 : conditions.size(), &adapters_);
+  return {row_conditions_, row_adapters_};
+}
+
+std::vector<float> Pipeline::flow_times(std::span<const float> sigmas) const {
+  std::vector<float> times;
+  for (const float sigma : sigmas) {
+    SamplerStep step;
+    step.sigma = sigma;
+    times.push_back(model_->denoiser().time(step));
+  }
+  return times;
+}
+
+Tensor Pipeline::velocity(const Tensor& latents, std::span<const float> sigmas,
+                          std::span<const Condition> conditions) {
+  Program& program = prepare(latents.shape(), flow_times(sigmas), rows_of(conditions), {});
+  program.set_input("latents", latents);
+  program.run();
+  return program.output("sample");
+}
+
+BlockOutputs Pipeline::block_outputs(const Tensor& latents, std::span<const float> sigmas,
+                                     std::span<const Condition> conditions) {
+  Program& program =
+      prepare(latents.shape(), flow_times(sigmas), rows_of(conditions), {true, std::nullopt});
+  program.set_input("latents", latents);
+  program.run();
+  BlockOutputs blocks;
+  for (const Region& region : program.graph().regions()) {
+    blocks.emplace_back(region.name, as_float(program.output(region.name)));
+  }
+  return blocks;
+}
+
+Tensor Pipeline::decode(const Tensor& latents) {
+  return decoder_program(latents.shape()).program->run({{"latents", latents}}).at("image");
+}
+
+void Pipeline::observe_linears(LinearObserver observer) {
+  HT_ASSERT(!model_->options().compile);
+  observer_ = std::move(observer);
+}
+
+void Pipeline::set_recipe(const std::optional<QuantizeRecipe>& recipe,
+                          const WeightQuantizer& quantizer) {
+  denoisers_.clear();
+  model_ = loaded_->with_recipe(recipe, quantizer);
+}
+
+}  // namespace halftone

@@ -1,0 +1,143 @@
+// One worker's way to use a Model: the programs that it has built so far, by shape, and the memory
+// that they run in. Not for two threads at once; two Pipelines on one Model are.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "halftone/diffusion/schedule.h"
+#include "halftone/engine/model.h"
+#include "halftone/engine/sampler_graph.h"
+
+namespace halftone {
+
+// Memory of a model while it generates.
+struct ModelMemory {
+  int64_t file_weights = 0;   // weights read in place from their files
+  int64_t owned_weights = 0;  // weights converted on loading, and adapters
+  int64_t arena = 0;          // values while running, of the largest program
+  int64_t workspace = 0;      // scratch memory of kernels, of the largest program
+  int64_t borders = 0;        // what the largest program is given and gives back
+  int64_t process = 0;        // what the process holds besides, where that is known
+  // What the process needs besides the files that it maps.
+  int64_t peak() const { return owned_weights + arena + workspace + borders + process; }
+};
+
+// Told the input of each linear before it runs, as rows in the CPU's memory.
+using LinearObserver = std::function<void(const std::string& weight, const ConstView& input)>;
+
+// What blocks gave, in the order in which they run.
+using BlockOutputs = std::vector<std::pair<std::string, Tensor>>;
+
+// An adapter in use, and how strongly.
+struct AdapterChoice {
+  std::shared_ptr<const Adapter> adapter;
+  float strength = 1;
+};
+using AdapterChoices = std::vector<AdapterChoice>;
+
+// Rows that share a forward. Conditions and adapters are one per row; no adapters at all: empty.
+struct Rows {
+  std::span<const Condition* const> conditions;
+  std::span<const AdapterChoices* const> adapters;
+};
+
+class Pipeline {
+ public:
+  explicit Pipeline(std::shared_ptr<const Model> model);
+
+  const Model& model() const { return *model_; }
+  std::shared_ptr<const Model> shared_model() const { return model_; }
+
+  // Memory for steps of this kind with latents of this shape, each row with one of these prompts.
+  // Prompts that have more tokens than the model takes are an Error. Nothing is run or allocated.
+  ModelMemory plan(const Shape& latents, const SamplerGraph& sampler,
+                   std::span<const std::string> prompts, const AdapterChoices& adapters = {});
+
+  // The last few prompts are remembered.
+  Condition encode(const std::string& prompt);
+  // The prediction for each row of latents [rows, ...], at a step of its own.
+  Tensor predict(const Tensor& latents, std::span<const SamplerStep* const> at, const Rows& rows);
+  // The same for flow models: the velocity d latents / d sigma.
+  Tensor velocity(const Tensor& latents, std::span<const float> sigmas,
+                  std::span<const Condition> conditions);
+  // What every block of the denoiser gives on the way to a prediction, F32, in the order in which
+  // they run: for finding where a precision loses.
+  BlockOutputs block_outputs(const Tensor& latents, std::span<const float> sigmas,
+                             std::span<const Condition> conditions);
+  // Pictures [B, 3, H, W], about -1 to 1.
+  Tensor decode(const Tensor& latents);
+
+  // A prediction and the sampler's step behind it: `give` sets the inputs of the sampler, `take`
+  // copies what it gave. Latents are one tensor per row, where the model runs.
+  using UseProgram = std::function<void(Program&)>;
+  void run_step(const SamplerGraph& sampler, const Rows& rows, std::span<const float> times,
+                std::span<const Tensor> latents, const UseProgram& give, const UseProgram& take);
+
+  // To where the model runs, as a copy, and back.
+  Tensor place(const Tensor& tensor) const;
+  Tensor fetch(const Tensor& tensor) const;
+
+  // Of velocity and block_outputs, which take none by row.
+  void set_adapters(AdapterChoices adapters) { adapters_ = std::move(adapters); }
+  const AdapterChoices& adapters() const { return adapters_; }
+
+  // From the next prediction on; an empty one ends it. Needs a model that is not compiled.
+  void observe_linears(LinearObserver observer);
+  // As Model::with_recipe, from the model that this pipeline was made for.
+  void set_recipe(const std::optional<QuantizeRecipe>& recipe,
+                  const WeightQuantizer& quantizer = {});
+
+  // Graphs that were built and planned so far: shapes that came back cost nothing.
+  int programs_built() const { return built_; }
+
+ private:
+  struct Entry {
+    std::string key;
+    std::unique_ptr<Program> program;
+    std::vector<const std::byte*> bound;  // what conditions the program was last given
+    std::vector<Condition> held;          // so that addresses are theirs alone
+  };
+  // The last few programs of a part.
+  using Programs = std::list<Entry>;
+
+  template <class Build>
+  Entry& entry(Programs& programs, const std::string& key, const ModelPart& part,
+               std::span<const std::shared_ptr<const Adapter>> adapters, const Build& build);
+  Entry& encoder_program(size_t index, int64_t tokens);
+  // What a denoiser's graph is made for besides its shape.
+  struct Use {
+    bool tap_blocks = false;
+    std::optional<SamplerGraph> sampler;
+  };
+  Entry& denoiser_program(const DenoiserShape& shape, const Use& use,
+                          std::span<const std::shared_ptr<const Adapter>> adapters);
+  Entry& decoder_program(const Shape& latents);
+  // The program for these rows, with everything given but latents.
+  Program& prepare(const Shape& latents, std::span<const float> times, const Rows& rows,
+                   const Use& use);
+  std::vector<float> flow_times(std::span<const float> sigmas) const;
+  Rows rows_of(std::span<const Condition> conditions);
+
+  std::shared_ptr<const Model> loaded_, model_;
+  // Encoders, denoiser and codec run one after the other.
+  std::shared_ptr<Arena> arena_ = std::make_shared<Arena>();
+  std::vector<Programs> encoders_;
+  Programs denoisers_, decoders_;
+  int built_ = 0;
+  LinearObserver observer_;
+  AdapterChoices adapters_;
+  std::vector<const Condition*> row_conditions_;
+  std::vector<const AdapterChoices*> row_adapters_;
+  struct Known {
+    std::string prompt;
+    Condition condition;
+  };
+  std::list<Known> known_;  // prompts, the most recent first
+};
+
+}  // namespace halftone

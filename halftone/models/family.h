@@ -1,0 +1,148 @@
+// What a model family is to everyone else: a row of a table (families.h), and three parts that
+// build graphs and prepare their inputs. Parts hold configs and tokenizers, no weights and no
+// state, so that threads may share them.
+#pragma once
+
+#include <array>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "halftone/diffusion/guidance.h"
+#include "halftone/diffusion/scheduler.h"
+#include "halftone/graph/graph.h"
+#include "halftone/models/lora.h"
+#include "halftone/models/weights.h"
+#include "halftone/passes/quantize.h"
+
+namespace halftone {
+
+// Where the parts of a model lie.
+struct ModelFiles {
+  std::filesystem::path base;      // a folder in diffusers layout
+  std::filesystem::path denoiser;  // a file that stands for the denoiser's folder; empty: none
+  std::filesystem::path of(std::string_view part) const { return base / part; }
+};
+
+using NamedTensors = std::map<std::string, Tensor>;
+
+// A prompt and whatever else a denoiser is told, as it takes them: tensors by name, without a
+// dimension for rows.
+using Condition = NamedTensors;
+
+struct BuildOptions {
+  DType activations = DType::kF32;  // F32 or BF16
+  bool tap_blocks = false;          // make every block's result an output
+};
+
+// What a denoiser's graph is built for.
+struct DenoiserShape {
+  int64_t rows = 1;
+  Shape latents;            // of one row: [C, h, w]
+  int64_t text_tokens = 0;  // of the longest row, as it is padded
+  bool ragged = false;      // rows have texts of different lengths
+  std::string str() const;
+};
+
+// The network that predicts. Its graphs have the inputs "latents" [rows, ...] and "time" [rows],
+// besides those of `inputs`, and the output "sample": the prediction that the scheduler takes.
+class Denoiser {
+ public:
+  virtual ~Denoiser() = default;
+
+  virtual std::string_view folder() const = 0;  // "transformer"
+  virtual int64_t channels() const = 0;         // of the sampler's latents
+  virtual int64_t patch() const = 0;            // positions of latents that make a token, each way
+  virtual int64_t text_features() const = 0;    // of "text" in a Condition
+  // Patches that it has positions for, down and across.
+  virtual std::array<int64_t, 2> most_patches() const { return {1 << 20, 1 << 20}; }
+
+  // For rows with texts of these lengths.
+  virtual DenoiserShape shape(const Shape& latents, std::span<const int64_t> texts) const = 0;
+  virtual std::shared_ptr<Graph> build(const DenoiserShape& shape,
+                                       const BuildOptions& options) const = 0;
+  virtual NamedTensors inputs(const DenoiserShape& shape,
+                              std::span<const Condition* const> rows) const = 0;
+  // What "time" is at this step.
+  virtual float time(const SamplerStep& step) const = 0;
+
+  virtual WeightNames names(const Checkpoint& checkpoint) const = 0;
+  virtual QuantizeRecipe recipe(const Format& format) const = 0;  // what it keeps, and why
+  virtual LoraTargets lora_targets(const Graph& graph) const = 0;
+
+  int64_t image_tokens(const Shape& latents) const {
+    return latents[1] * latents[2] / (patch() * patch());
+  }
+  DenoiserShape smallest_shape() const;
+};
+
+// A prompt as its encoders take it: ids for each of them.
+using PromptTokens = std::vector<std::vector<int32_t>>;
+
+// From prompts to Conditions, through one or more encoders.
+class Conditioner {
+ public:
+  virtual ~Conditioner() = default;
+
+  virtual std::vector<std::string> folders() const = 0;  // of the encoders
+  virtual int64_t features() const = 0;                  // of "text"
+  // Prompts that are too long, or no text, are Errors.
+  virtual PromptTokens tokenize(const std::string& prompt) const = 0;
+  virtual int64_t text_tokens(const PromptTokens& prompt) const = 0;  // that a denoiser is given
+
+  // Of encoder `index`: for so many tokens.
+  virtual int64_t tokens(size_t index, const PromptTokens& prompt) const = 0;
+  virtual std::shared_ptr<Graph> build(size_t index, int64_t tokens,
+                                       const BuildOptions& options) const = 0;
+  virtual NamedTensors inputs(size_t index, const PromptTokens& prompt) const = 0;
+  virtual WeightNames names(size_t index, const Checkpoint& checkpoint) const = 0;
+  // From what the encoders gave.
+  virtual Condition condition(const PromptTokens& prompt,
+                              std::span<const NamedTensors> results) const = 0;
+};
+
+// Latents to pictures and back.
+class Codec {
+ public:
+  virtual ~Codec() = default;
+
+  virtual std::string_view folder() const = 0;  // "vae"
+  virtual int64_t channels() const = 0;         // of the sampler's latents
+  virtual int64_t scale() const = 0;            // pixels per latent, each way
+  // "latents" [rows, C, h, w] -> "image" [rows, 3, H, W], about -1 to 1.
+  virtual std::shared_ptr<Graph> decoder(const Shape& latents, const BuildOptions&) const = 0;
+  // "image" -> "latents", the mean of their distribution.
+  virtual std::shared_ptr<Graph> encoder(const Shape& image, const BuildOptions&) const = 0;
+  virtual WeightNames names(const Checkpoint& checkpoint) const = 0;
+};
+
+// How a family is usually sampled; a user may choose otherwise.
+struct Sampling {
+  SchedulerConfig scheduler;
+  GuidanceRule guidance_rule = GuidanceRule::kFromPrompt;
+  int64_t width = 1024, height = 1024;
+  int steps = 8;
+  float guidance = 0;
+};
+
+struct Family {
+  std::string_view name;                        // "z-image", as people type it
+  std::string_view title;                       // "Z-Image", as people read it
+  std::vector<std::string_view> pipelines;      // classes in model_index.json
+  bool (*is_denoiser)(const Checkpoint& file);  // whether a single file is one, by its tensors
+
+  // Null in families that are recognized and cannot be run yet. Everything that can be wrong with
+  // a folder's configs is wrong here.
+  std::unique_ptr<Denoiser> (*denoiser)(const ModelFiles&) = nullptr;
+  std::unique_ptr<Conditioner> (*conditioner)(const ModelFiles&) = nullptr;
+  std::unique_ptr<Codec> (*codec)(const ModelFiles&) = nullptr;
+  Sampling (*sampling)(const ModelFiles&) = nullptr;
+
+  bool runs() const { return denoiser != nullptr; }
+};
+
+}  // namespace halftone

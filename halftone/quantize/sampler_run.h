@@ -1,0 +1,65 @@
+// A sampler in the CPU's memory, step by step, for whoever looks at predictions on the way.
+#pragma once
+
+#include <vector>
+
+#include "halftone/engine/job.h"
+
+namespace halftone {
+
+class SamplerRun {
+ public:
+  SamplerRun(const Schedule& schedule, const Shape& latents, uint64_t seed)
+      : schedule_(schedule), seed_(seed) {
+    for (size_t i = 0; i < schedule.memories; ++i) {
+      memories_.push_back(Tensor::zeros(DType::kF32, latents));
+    }
+  }
+
+  // Latents after step k, from this prediction: the steps in order.
+  Tensor advance(size_t k, const Tensor& latents, const Tensor& prediction) {
+    Tensor next = Tensor::empty(DType::kF32, latents.shape());
+    std::copy(latents.bytes().begin(), latents.bytes().end(), next.mutable_bytes().begin());
+    Tensor noise;
+    if (schedule_.steps[k].uses_noise()) noise = seeded_noise(latents.shape(), seed_, k + 1);
+    std::vector<std::span<float>> memories;
+    for (Tensor& memory : memories_) memories.push_back(memory.mutable_as<float>());
+    apply_step(schedule_.steps[k],
+               {next.mutable_as<float>(), prediction.as<float>(),
+                noise.defined() ? noise.as<float>() : std::span<const float>(), memories});
+    return next;
+  }
+
+ private:
+  const Schedule& schedule_;
+  uint64_t seed_;
+  std::vector<Tensor> memories_;
+};
+
+// The schedule of a run of this size.
+inline Schedule schedule_for(const Model& model, const SchedulerConfig& scheduler, int steps,
+                             const Shape& latents) {
+  return make_schedule(scheduler, steps,
+                       model.denoiser().image_tokens({latents[1], latents[2], latents[3]}));
+}
+
+// As the sampler takes it, guidance included; a guidance that is off reads no negative.
+inline Tensor guided_prediction(Pipeline& pipeline, const Tensor& latents, const SamplerStep& step,
+                                const Condition& positive, const Condition& negative,
+                                float guidance) {
+  const SamplerStep* at = &step;
+  const auto predict = [&](const Condition& condition) {
+    const Condition* row = &condition;
+    const AdapterChoices* adapters = &pipeline.adapters();
+    return pipeline.predict(latents, {&at, 1}, {{&row, 1}, {&adapters, 1}});
+  };
+  Tensor prediction = predict(positive);
+  const GuidanceRule rule = pipeline.model().sampling().guidance_rule;
+  if (is_guided(rule, guidance)) {
+    const Tensor away = predict(negative);
+    guide(rule, guidance, prediction.mutable_as<float>(), away.as<float>());
+  }
+  return prediction;
+}
+
+}  // namespace halftone
