@@ -36,9 +36,9 @@ Levels euler_levels(const SchedulerConfig& c, int steps) {
 
 SamplerStep step_between(const SchedulerConfig& c, double sigma, double next, double timestep) {
   double down = next, fresh = 0;
-  if (c.kind == SchedulerKind::kEulerAncestral) {
+  if (c.kind == SchedulerKind::kEulerAncestral && next < sigma) {
     down = next * next / sigma;
-    fresh = next * std::sqrt(std::max(0.0, 1 - (next / sigma) * (next / sigma)));
+    fresh = next * std::sqrt(1 - (next / sigma) * (next / sigma));
   }
   const NoiseLevel level = preserving_level(sigma);
   SamplerStep step;

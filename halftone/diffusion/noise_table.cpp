@@ -73,8 +73,9 @@ Table without_terminal_signal(const Table& betas) {
 }
 
 void check_table(const SchedulerConfig& c, const NoiseTable& table) {
-  bool fine = table.alphas.front() < 1 && table.sigmas.back() < 1e6f;
-  for (int i = 1; i < kTrainSteps; ++i) fine = fine && table.sigmas[i] > table.sigmas[i - 1];
+  bool fine = table.alphas.front() < 1 && table.sigmas[kTrainSteps - 2] < 1e6f &&
+              table.sigmas.back() < 1e6f;
+  for (int i = 1; i < kTrainSteps; ++i) fine = fine && table.alphas[i] < table.alphas[i - 1];
   if (fine) return;
   throw Error(ErrorCode::kInvalidInput, "scheduler",
               "has no noise that grows from 0 to 1: beta_start {}, beta_end {}", c.beta_start,
@@ -107,13 +108,13 @@ double NoiseTable::timestep_of(double sigma) const {
   // In float, as sigmas are: at the ends it decides which integer is reached.
   const auto log_at = [&](int i) { return double{std::log(sigmas[i])}; };
   const double wanted = std::log(std::max(sigma, 1e-10));
-  int low = 0, high = kTrainSteps - 1;
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    (log_at(middle) <= wanted ? low : high) = middle;
-  }
-  const double weight = std::clamp((log_at(low) - wanted) / (log_at(low) - log_at(high)), 0.0, 1.0);
-  return (1 - weight) * low + weight * high;
+  // From above: with no terminal signal the last sigma may be less than the one before.
+  int low = kTrainSteps - 1;
+  while (low > 0 && log_at(low) > wanted) --low;
+  low = std::min(low, kTrainSteps - 2);
+  const double below = log_at(low), above = log_at(low + 1);
+  const double weight = std::clamp((below - wanted) / (below - above), 0.0, 1.0);
+  return low + weight;
 }
 
 }  // namespace halftone

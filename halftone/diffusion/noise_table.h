@@ -14,7 +14,7 @@ inline constexpr int kTrainSteps = 1000;
 // networks know them with that rounding.
 struct NoiseTable {
   std::array<float, kTrainSteps> alphas;  // squared signal; the last one is 0 with no terminal SNR
-  std::array<float, kTrainSteps> sigmas;  // noise over signal, growing; finite in any case
+  std::array<float, kTrainSteps> sigmas;  // noise over signal; finite in any case
 
   double sigma_at(double timestep) const;  // interpolated
   double timestep_of(double sigma) const;  // interpolated in the logarithm

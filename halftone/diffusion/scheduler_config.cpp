@@ -130,7 +130,7 @@ void read_prediction(const ConfigReader& read, SchedulerConfig& c) {
                         flow_match ? Prediction::kVelocity : Prediction::kEpsilon);
   const bool velocity = c.prediction == Prediction::kVelocity;
   if (velocity && !flow_match && !(solver && c.flow_sigmas)) {
-    read.fail("prediction_type", "is flow_prediction, which takes a solver with use_flow_sigmas");
+    read.fail("prediction_type", "is flow_prediction, which takes a solver with 'use_flow_sigmas'");
   }
   if (!velocity && flow_match) read.fail("prediction_type", "is not flow_prediction");
 }

@@ -81,7 +81,9 @@ std::vector<double> flow_sigmas(const SchedulerConfig& c, int steps, int64_t ima
 SolverLevels flow_levels(const SchedulerConfig& c, int steps, int64_t image_tokens) {
   const bool karras = c.kind == SchedulerKind::kUniPc && c.sigma_spacing == SigmaSpacing::kKarras;
   if (c.sigma_spacing != SigmaSpacing::kTimesteps && !karras) {
-    refuse("'use_flow_sigmas' does not go with sigmas that are spaced otherwise");
+    refuse(
+        "'use_flow_sigmas' does not go with 'use_karras_sigmas' (but in UniPC), "
+        "'use_exponential_sigmas', 'use_beta_sigmas' and 'use_lu_lambdas'");
   }
   SolverLevels levels;
   levels.flow = true;

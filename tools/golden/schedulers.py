@@ -3,7 +3,8 @@
 
     VENV/bin/python tools/golden/schedulers.py tests/data/schedulers
 
-A case is a tensor [steps, 2 + 24]: sigma, timestep, and the latents after each step. Noise is a
+configs.json holds each class' config as it writes it with every field, but for -Infinity, which JSON
+does not have. A case is a tensor [steps, 2 + 24]: sigma, timestep, and the latents after each step. Noise is a
 function of its name (procedural.py), and the network of its input (`network` below).
 """
 import json
@@ -153,8 +154,14 @@ def every_number_of_steps():
     return torch.tensor(rows, dtype=torch.float32)
 
 
+def full_config(kind):
+    config = json.loads(getattr(diffusers, kind)().to_json_string())
+    return {k: None if v == float("-inf") else v for k, v in config.items() if k != "_diffusers_version"}
+
+
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
+    (folder / "configs.json").write_text(json.dumps([full_config(kind) for kind in CASES], indent=1) + "\n")
     for kind, entries in CASES.items():
         tensors, cases = {}, []
         for config, all_steps, *more in entries:
