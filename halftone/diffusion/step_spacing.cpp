@@ -33,11 +33,12 @@ TimestepSpacing spacing_of(const SchedulerConfig& config) {
 
 std::vector<double> single_step_timesteps(TimestepSpacing spacing, int steps, int64_t offset) {
   if (spacing == TimestepSpacing::kTrailing) return trailing(steps);
+  const int64_t distance = kTrainSteps / steps;
   std::vector<double> timesteps;
   for (int i = steps - 1; i >= 0; --i) {
     timesteps.push_back(spacing == TimestepSpacing::kLinspace
                             ? even(0, kTrainSteps - 1, i, steps)
-                            : static_cast<double>(i * (kTrainSteps / steps) + offset));
+                            : static_cast<double>(i * distance + offset));
   }
   return timesteps;
 }
@@ -45,9 +46,10 @@ std::vector<double> single_step_timesteps(TimestepSpacing spacing, int steps, in
 std::vector<double> multistep_timesteps(TimestepSpacing spacing, int steps, int64_t offset,
                                         int last) {
   if (spacing == TimestepSpacing::kTrailing) return trailing(steps);
+  // At least 1: diffusers would put 1000 steps at one timestep.
+  const int distance = std::max(1, last / (steps + 1));
   std::vector<double> timesteps;
   for (int i = steps; i >= 1; --i) {
-    const int distance = std::max(1, last / (steps + 1));
     timesteps.push_back(spacing == TimestepSpacing::kLinspace
                             ? std::rint(even(0, last - 1, i, steps + 1))
                             : static_cast<double>(std::min(i * distance, last - 1) + offset));

@@ -10,6 +10,7 @@
 #include "halftone/diffusion/scheduler.h"
 #include "halftone/io/json.h"
 #include "tests/support/errors.h"
+#include "tests/support/tensors.h"
 
 namespace halftone {
 namespace {
@@ -151,6 +152,55 @@ TEST(SchedulerConfigs, EveryFieldAtItsExtremes) {
   }
   EXPECT_GT(refused, 3000);
   EXPECT_GT(worked, 500);
+}
+
+// Several fields at once, in range and out of it: a schedule of finite factors, or an Error.
+TEST(SchedulerConfigs, FieldsTogether) {
+  const std::map<std::string, std::vector<json>> values = {
+      {"beta_start", {1e-7, 0.001, 0.5}},
+      {"beta_end", {1e-7, 0.05, 0.999}},
+      {"beta_schedule", {"linear", "scaled_linear", "squaredcos_cap_v2"}},
+      {"rescale_betas_zero_snr", {true}},
+      {"prediction_type", {"epsilon", "v_prediction", "sample", "flow_prediction"}},
+      {"timestep_spacing", {"leading", "trailing", "linspace"}},
+      {"steps_offset", {0, 1, 999}},
+      {"use_karras_sigmas", {true}},
+      {"use_beta_sigmas", {true}},
+      {"use_flow_sigmas", {true}},
+      {"flow_shift", {1e-3, 5, 1e3}},
+      {"shift", {1e-3, 5, 1e3}},
+      {"use_dynamic_shifting", {true}},
+      {"time_shift_type", {"linear", "exponential"}},
+      {"base_shift", {-100, 100}},
+      {"max_shift", {-100, 100}},
+      {"shift_terminal", {1e-9, 0.99}},
+      {"sigma_min", {1e-6, 1e6}},
+      {"sigma_max", {1e-6, 1e6}},
+      {"lambda_min_clipped", {-5.1, 3, 100}},
+      {"final_sigmas_type", {"sigma_min"}},
+      {"solver_order", {1, 3}},
+      {"lower_order_final", {false}},
+      {"algorithm_type", {"sde-dpmsolver++"}},
+      {"solver_type", {"heun", "bh1"}},
+      {"stochastic_sampling", {true}},
+  };
+  const auto configs = full_configs();
+  int worked = 0;
+  for (uint64_t i = 0; i < 4000; ++i) {
+    auto draw = [&, n = uint64_t{0}](size_t below) mutable {
+      return static_cast<size_t>(test::uniform(i, n++) * static_cast<double>(below));
+    };
+    json config = {{"_class_name", configs[draw(configs.size())]["_class_name"]},
+                   {"clip_sample", false}};
+    for (size_t k = 1 + draw(5); k > 0; --k) {
+      const auto& [field, choices] = *std::next(values.begin(), draw(values.size()));
+      config[field] = choices[draw(choices.size())];
+    }
+    const std::string error = error_for(config);
+    worked += error == "(no error)" ? 1 : 0;
+    EXPECT_LT(error.size(), 300u) << config;
+  }
+  EXPECT_GT(worked, 1500);
 }
 
 TEST(SchedulerConfigs, WhatIsNotSupportedIsNamed) {
