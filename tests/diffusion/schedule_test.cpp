@@ -160,6 +160,9 @@ TEST(Schedules, ANetworkThatKnowsThePictureArrivesAtIt) {
     for (const int steps : {1, 2, 5, 20, 125}) {
       const Schedule schedule = make_schedule(c.config, steps, 1024);
       if (schedule.uses_noise()) continue;
+      // Under 20,000 times as much noise a float holds no picture.
+      const bool hidden = schedule.steps[0].sigma > 1e4;
+      if (hidden && c.config.prediction == Prediction::kEpsilon) continue;
       const std::vector<float> clean = {1, 0, 0.7f, -0.2f}, noise = {0, 1, -0.4f, 2};
       std::vector<float> latents(4), prediction(4), preview(4);
       std::vector<std::vector<float>> memories(schedule.memories, std::vector<float>(4));
