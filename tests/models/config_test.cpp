@@ -9,6 +9,7 @@
 #include "halftone/diffusion/flow_match_euler.h"
 #include "halftone/io/safetensors_writer.h"
 #include "halftone/models/autoencoder_kl/autoencoder.h"
+#include "halftone/models/flux2/transformer.h"
 #include "halftone/models/qwen3/text_encoder.h"
 #include "halftone/models/zimage/names.h"
 #include "halftone/models/zimage/transformer.h"
@@ -48,6 +49,23 @@ const json kVae = json::parse(R"({
   "out_channels": 3, "sample_size": 1024, "scaling_factor": 0.3611, "shift_factor": 0.1159,
   "up_block_types": ["UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D",
   "UpDecoderBlock2D"], "use_post_quant_conv": false, "use_quant_conv": false})");
+// FLUX.2-klein 4B's transformer and VAE.
+const json kFlux2Transformer = json::parse(R"({
+  "_class_name": "Flux2Transformer2DModel", "_diffusers_version": "0.37.0.dev0",
+  "attention_head_dim": 128, "axes_dims_rope": [32, 32, 32, 32], "eps": 1e-06,
+  "guidance_embeds": false, "in_channels": 128, "joint_attention_dim": 7680, "mlp_ratio": 3.0,
+  "num_attention_heads": 24, "num_layers": 5, "num_single_layers": 20, "out_channels": null,
+  "patch_size": 1, "rope_theta": 2000, "timestep_guidance_channels": 256})");
+const json kFlux2Vae = json::parse(R"({
+  "_class_name": "AutoencoderKLFlux2", "_diffusers_version": "0.37.0.dev0", "act_fn": "silu",
+  "batch_norm_eps": 0.0001, "batch_norm_momentum": 0.1,
+  "block_out_channels": [128, 256, 512, 512], "decoder_block_out_channels": null,
+  "down_block_types": ["DownEncoderBlock2D", "DownEncoderBlock2D", "DownEncoderBlock2D",
+  "DownEncoderBlock2D"], "force_upcast": true, "in_channels": 3, "latent_channels": 32,
+  "layers_per_block": 2, "mid_block_add_attention": true, "norm_num_groups": 32,
+  "out_channels": 3, "patch_size": [2, 2], "sample_size": 1024, "up_block_types":
+  ["UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D"],
+  "use_post_quant_conv": true, "use_quant_conv": true})");
 const json kScheduler = json::parse(R"({
   "_class_name": "FlowMatchEulerDiscreteScheduler", "_diffusers_version": "0.36.0.dev0",
   "num_train_timesteps": 1000, "use_dynamic_shifting": false, "shift": 3.0})");
@@ -90,6 +108,18 @@ void use_vae(const json& config) {
   autoencoder_kl::build_decoder(c, 1, 1, 1, {});
   autoencoder_kl::build_encoder(c, 1, c.scale(), c.scale(), {});
 }
+void use_flux2_transformer(const json& config) {
+  flux2::TransformerConfig c = flux2::parse_transformer_config(config, kFile);
+  c.layers = std::min<int64_t>(c.layers, 1);
+  c.single_layers = std::min<int64_t>(c.single_layers, 1);
+  flux2::build_transformer(c, {1, 1, 1, 1}, {});
+}
+void use_flux2_vae(const json& config) {
+  const auto c = autoencoder_kl::parse_flux2_config(config, kFile);
+  EXPECT_TRUE(std::isnormal(c.statistics_eps));
+  autoencoder_kl::build_decoder(c, 1, 1, 1, {});
+  autoencoder_kl::build_encoder(c, 1, c.scale(), c.scale(), {});
+}
 void use_scheduler(const json& config) {
   const auto c = parse_flow_match_config(config, kFile);
   for (const int steps : {2, 50}) {
@@ -103,7 +133,9 @@ std::vector<Part> parts() {
           {"text encoder", kTextEncoder, use_text_encoder},
           {"VAE", kVae, use_vae},
           {"scheduler", kScheduler, use_scheduler},
-          {"full scheduler", kFullScheduler, use_scheduler}};
+          {"full scheduler", kFullScheduler, use_scheduler},
+          {"FLUX.2 transformer", kFlux2Transformer, use_flux2_transformer},
+          {"FLUX.2 VAE", kFlux2Vae, use_flux2_vae}};
 }
 
 TEST(Configs, ThoseOnTheHubLoad) {
@@ -129,6 +161,13 @@ TEST(Configs, ThoseOnTheHubLoad) {
   EXPECT_EQ(vae.scale(), 8);
   EXPECT_FLOAT_EQ(vae.scaling_factor, 0.3611f);
   EXPECT_EQ(parse_flow_match_config(kScheduler, kFile).shift, 3);
+  EXPECT_EQ(flux2::parse_transformer_config(kFlux2Transformer, kFile).hidden(), 9216);
+  json small_decoder = kFlux2Vae;
+  small_decoder["decoder_block_out_channels"] = {96, 192, 384, 384};
+  const auto flux2_vae = autoencoder_kl::parse_flux2_config(small_decoder, kFile);
+  EXPECT_EQ(flux2_vae.scale(), 16);
+  EXPECT_EQ(flux2_vae.sampler_channels(), 128);
+  EXPECT_EQ(flux2_vae.decoder_channels.back(), 384);
 }
 
 // Each field at each extreme: it works, or the Error names it.
@@ -234,6 +273,20 @@ TEST(Configs, WhatIsNotSupportedIsNamed) {
       {3, {{"use_karras_sigmas", true}}, "'use_karras_sigmas' is true, and only false"},
       {3, {{"shift", -1}}, "'shift' -1 is not in 0.001 .. 1000"},
       {3, {{"scale_factors", {1, 2}}}, "'scale_factors' is not known"},
+      {5, {{"guidance_embeds", true}}, "'guidance_embeds' is true, and only false is supported"},
+      {5, {{"guidance_embeds", nullptr}}, "'guidance_embeds' is missing"},
+      {5, {{"num_attention_heads", nullptr}}, "'num_attention_heads' is missing"},
+      {5, {{"patch_size", 2}}, "'patch_size' is 2, and only 1 is supported"},
+      {5, {{"out_channels", 64}}, "'out_channels' is not 'in_channels'"},
+      {5, {{"axes_dims_rope", {64, 64}}}, "'axes_dims_rope' is not a list of four"},
+      {5, {{"axes_dims_rope", {32, 32, 32, 30}}}, "'axes_dims_rope' adds up to 126, not to"},
+      {5, {{"axes_dims_rope", {33, 31, 32, 32}}}, "'axes_dims_rope' holds an odd number"},
+      {5, {{"timestep_guidance_channels", 255}}, "'timestep_guidance_channels' is odd"},
+      {6, {{"_class_name", "AutoencoderKL"}}, "'_class_name' is \"AutoencoderKL\", and only"},
+      {6, {{"patch_size", {1, 1}}}, "'patch_size' is not [2, 2]"},
+      {6, {{"scaling_factor", 0.5}}, "'scaling_factor' is not known"},
+      {6, {{"decoder_block_out_channels", {96, 192}}}, "'decoder_block_out_channels' has not as"},
+      {6, {{"decoder_block_out_channels", {96, 192, 384, 390}}}, "'norm_num_groups' does not"},
   };
   for (const Case& c : cases) {
     json config = all[c.part].config;
