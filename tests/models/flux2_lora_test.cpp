@@ -6,6 +6,7 @@
 #include "halftone/io/safetensors_writer.h"
 #include "halftone/models/flux2/names.h"
 #include "halftone/models/lora.h"
+#include "halftone/passes/compile.h"
 #include "tests/support/backend.h"
 #include "tests/support/errors.h"
 #include "tests/support/flux2_case.h"
@@ -100,9 +101,10 @@ class Flux2Lora : public testing::Test, protected test::Flux2Case {
     weights.merge(loras.weights());
     auto inputs = inputs_;
     inputs[kLoraStrength] = loras.strengths(shape_.batch, std::vector<float>{1});
-    const auto graph = attach_lora(*graph_, loras.sites());
+    CompileOptions how;
+    how.lora = loras.sites();
     return floats(
-        test::tested_program(test::tested_compile(*graph), weights).run(inputs).at("sample"));
+        test::tested_program(test::tested_compile(*graph_, how), weights).run(inputs).at("sample"));
   }
 
   test::TempDir dir_;

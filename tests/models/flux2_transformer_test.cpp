@@ -10,7 +10,7 @@
 #include "halftone/models/flux2/names.h"
 #include "halftone/models/flux2/transformer.h"
 #include "halftone/models/weights.h"
-#include "halftone/passes/lower.h"
+#include "halftone/passes/compile.h"
 #include "tests/support/backend.h"
 #include "tests/support/flux2_case.h"
 #include "tests/support/procedural.h"
@@ -161,26 +161,29 @@ TEST(Flux2Precisions, CostWhatTheyShouldAndNotLess) {
   const auto exact = tested.expected("sample");
   for (const auto& [format, least, most] : bands) {
     const auto graph = build_transformer(tested.config_, tested.shape_, {DType::kBF16, false});
-    const auto quantized = quantize_linears(*graph, default_recipe(format));
+    CompileOptions how;
+    how.recipe = default_recipe(format);
+    how.optimize = false;
+    const CompiledGraph plain = compile(*graph, how, test::tested_kernels(), test::tested_stream());
     // All linears of blocks, and nothing else.
-    EXPECT_EQ(quantized.report.converted.size(),
+    EXPECT_EQ(plain.report.converted.size(),
               static_cast<size_t>(12 * tested.config_.layers + 2 * tested.config_.single_layers));
-    EXPECT_EQ(quantized.report.kept.size(), 9u);
-    for (const auto& kept : quantized.report.kept) {
+    EXPECT_EQ(plain.report.kept.size(), 9u);
+    for (const auto& kept : plain.report.kept) {
       EXPECT_FALSE(kept.unsupported) << kept.weight;
       EXPECT_NE(kept.reason, "not selected by the recipe") << kept.weight;
     }
     Weights weights = test::procedural_weights(*graph);
-    quantize_weights(weights, quantized.report, cpu_kernels(), {2});
-    const auto lowered = lower(*quantized.graph);
+    quantize_weights(weights, plain.report, cpu_kernels(), {2});
     const auto run = [&](const std::shared_ptr<Graph>& g) {
       return floats(test::tested_program(g, weights).run(tested.inputs_).at("sample"));
     };
-    const auto sample = run(lowered);
+    const auto sample = run(plain.graph);
+    how.optimize = true;
     const double error = relative_error(sample, exact);
     EXPECT_GE(error, least) << format.name;
     EXPECT_LE(error, most) << format.name;
-    EXPECT_LE(relative_error(run(test::tested_compile(*lowered)), sample),
+    EXPECT_LE(relative_error(run(test::tested_compile(*graph, how)), sample),
               test::compile_tolerance(DType::kBF16))
         << format.name << ": compiled and not differ";
   }

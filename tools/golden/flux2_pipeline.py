@@ -75,15 +75,20 @@ def run(name, case, tokenizer_file):
 
     with torch.no_grad():
         out["states"] = pipe.encode_prompt(case["prompt"], device="cpu")[0][0]
-    text = tokenizer.apply_chat_template([{"role": "user", "content": case["prompt"]}], tokenize=False,
-                                         add_generation_prompt=True, enable_thinking=False)
-    out["ids"] = torch.tensor(tokenizer(text).input_ids, dtype=torch.int32)
+
+    def with_template(prompt):
+        return tokenizer.apply_chat_template([{"role": "user", "content": prompt}], tokenize=False,
+                                             add_generation_prompt=True, enable_thinking=False)
+
+    text = with_template(case["prompt"])
+    for key, prompt in (("ids", text), ("empty_ids", with_template(""))):
+        out[key] = torch.tensor(tokenizer(prompt).input_ids, dtype=torch.int32)
     image = pipe(prompt=case["prompt"], width=width, height=height, num_inference_steps=case["steps"],
                  guidance_scale=case["guidance"], num_images_per_prompt=case["count"], latents=latents,
                  output_type="pt", callback_on_step_end=keep).images
     out["image"] = image * 2 - 1  # the processor maps to 0 .. 1 and cuts off
     out["sigmas"] = pipe.scheduler.sigmas
-    description = dict(configs(pipe), name=name, text=text, **case)
+    description = dict(configs(pipe), name=name, text=text, pad_id=tokenizer.pad_token_id, **case)
     return {k: v.contiguous() for k, v in out.items()}, {"case": json.dumps(description)}
 
 

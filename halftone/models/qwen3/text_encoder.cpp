@@ -84,6 +84,10 @@ void ignore_what_only_generates_text(const ConfigReader& read) {
                "use_cache"});
 }
 
+std::vector<int64_t> wanted_states(const Config& c, const Options& options) {
+  return options.states_after.empty() ? std::vector{c.layers - 1} : options.states_after;
+}
+
 }  // namespace
 
 Config parse_config(const nlohmann::json& json, const std::string& where) {
@@ -116,6 +120,12 @@ Config parse_config(const nlohmann::json& json, const std::string& where) {
   return c;
 }
 
+int64_t layers_run(const Config& c, const Options& options) {
+  const auto wanted = wanted_states(c, options);
+  for (const int64_t after : wanted) HT_ASSERT(after >= 0 && after < c.layers);
+  return *std::max_element(wanted.begin(), wanted.end());
+}
+
 std::shared_ptr<Graph> build_text_encoder(const Config& c, int64_t batch, int64_t tokens,
                                           const Options& options) {
   auto graph = std::make_shared<Graph>();
@@ -124,15 +134,11 @@ std::shared_ptr<Graph> build_text_encoder(const Config& c, int64_t batch, int64_
   const ValueType table{{batch, tokens, c.head_dim / 2}, DType::kF32, {}};
   Sequence sequence{{graph->input("rope.cosine", table), graph->input("rope.sine", table)}, {}};
   if (options.lengths) sequence.lengths = graph->input("lengths", {{batch}, DType::kI32, {}});
-  const std::vector<int64_t> wanted =
-      options.states_after.empty() ? std::vector{c.layers - 1} : options.states_after;
-  for (const int64_t after : wanted) HT_ASSERT(after >= 0 && after < c.layers);
-  const int64_t last = *std::max_element(wanted.begin(), wanted.end());
 
   Value x = embedding(ids, root["embed_tokens"].weight("weight", {c.vocab_size, c.hidden_size}));
   x = cast(x, options.activations);
   std::map<int64_t, Value> states = {{0, x}};
-  for (int64_t i = 0; i < last; ++i) {
+  for (int64_t i = 0; i < layers_run(c, options); ++i) {
     const Scope s = root["layers"][std::to_string(i)];
     const auto region = graph->region("text_layer", s.name());
     x = x +
@@ -142,7 +148,8 @@ std::shared_ptr<Graph> build_text_encoder(const Config& c, int64_t batch, int64_
     states[i + 1] = x;
   }
   std::vector<Value> taken;
-  for (const int64_t after : wanted) taken.push_back(cast(states.at(after), DType::kF32));
+  for (const int64_t after : wanted_states(c, options))
+    taken.push_back(cast(states.at(after), DType::kF32));
   graph->output("states", taken.size() == 1 ? taken[0] : concat(taken, 2));
   return graph;
 }

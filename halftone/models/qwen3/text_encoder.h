@@ -38,6 +38,9 @@ struct Options {
   bool lengths = false;
 };
 
+// Layers that are needed for the states that are asked for.
+int64_t layers_run(const Config& config, const Options& options);
+
 // Inputs: ids I32 [B, T]; rope.cosine and rope.sine [B, T, head_dim / 2]; with the option, lengths
 // I32 [B]. Output: states [B, T, hidden_size times those chosen], F32. Attention is causal, so what
 // follows a prompt's last token changes nothing before it, and T may be larger than the prompt.
