@@ -6,6 +6,7 @@
 
 #include "halftone/io/safetensors_writer.h"
 #include "halftone/models/autoencoder_kl/autoencoder.h"
+#include "halftone/models/qwen3/names.h"
 #include "halftone/models/qwen3/text_encoder.h"
 #include "tests/support/backend.h"
 #include "tests/support/errors.h"
@@ -49,6 +50,29 @@ TEST(Flux2TextEncoder, StatesAfterLayersEqualTransformersOnPaddingToo) {
   const Tensor unmasked = test::tested_program(open, weights).run(without).at("states");
   EXPECT_LE(relative_error(floats(unmasked), floats(file.tensor("unmasked"))), 2e-5);
   EXPECT_GT(relative_error(floats(unmasked), floats(file.tensor("states"))), 1e-3);
+}
+
+TEST(Flux2TextEncoder, LayersThatAreNotRunMayBeInTheFile) {
+  const test::TempDir dir;
+  qwen3::Config config;
+  config.layers = 12;
+  qwen3::Options options;
+  options.states_after = {2, 5, 3};
+  EXPECT_EQ(qwen3::layers_run(config, options), 5);
+  for (const std::string prefix : {"", "model."}) {
+    write_safetensors(dir / "t.safetensors",
+                      {{prefix + "embed_tokens.weight", Tensor::zeros(DType::kBF16, {2, 2})}});
+    const auto names = qwen3::names_in(Checkpoint::open(dir / "t.safetensors"), config, options);
+    EXPECT_EQ(names.stored_as("model.layers.0.x").name, prefix + "layers.0.x");
+    for (const char* unused : {"layers.5.x", "layers.10.mlp.y", "layers.11.x", "norm.weight"}) {
+      EXPECT_TRUE(names.known_unused(prefix + unused)) << prefix << unused;
+    }
+    for (const char* used : {"layers.4.x", "layers.12.x", "layers.-7.x", "layers.5", "layers.5x.x",
+                             "layers..x", "layers.99999999999999999999.x", "other"}) {
+      EXPECT_FALSE(names.known_unused(prefix + used)) << prefix << used;
+    }
+    EXPECT_TRUE(names.known_unused("lm_head.weight"));
+  }
 }
 
 class Flux2Autoencoder : public testing::Test {

@@ -154,10 +154,10 @@ struct PrecisionBand {
 
 TEST(Flux2Precisions, CostWhatTheyShouldAndNotLess) {
   const test::Flux2Case tested("aligned");
-  const PrecisionBand bands[] = {{formats::fp8, 0.01, 0.12},
-                                 {formats::fp8_tensor, 0.01, 0.12},
-                                 {formats::mxfp8, 0.01, 0.12},
-                                 {formats::nvfp4, 0.03, 0.3}};
+  const PrecisionBand bands[] = {{formats::fp8, 0.006, 0.03},
+                                 {formats::fp8_tensor, 0.006, 0.03},
+                                 {formats::mxfp8, 0.006, 0.03},
+                                 {formats::nvfp4, 0.02, 0.1}};
   const auto exact = tested.expected("sample");
   for (const auto& [format, least, most] : bands) {
     const auto graph = build_transformer(tested.config_, tested.shape_, {DType::kBF16, false});

@@ -192,7 +192,9 @@ LoraTargets lora_targets(const Graph& transformer) {
     const LoraTarget target{info.name, info.type.shape};
     targets[path] = {target};
     const StoredAs alias = single_file_name(info.name);
-    targets[path_of(alias.name)].push_back({info.name, info.type.shape, alias.rows});
+    if (alias.name != info.name) {
+      targets[path_of(alias.name)].push_back({info.name, info.type.shape, alias.rows});
+    }
     // Some files have lost the start of this name.
     if (path.starts_with(kDoubleBlocks)) {
       targets[path.substr(std::string_view("tran").size())] = {target};
