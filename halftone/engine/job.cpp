@@ -56,6 +56,12 @@ Job Stepper::start(const JobRequest& request) {
   job.guided_ = halftone::is_guided(sampling.guidance_rule, request.guidance);
   job.positive_ = pipeline_.encode(request.prompt);
   if (job.guided_) job.negative_ = pipeline_.encode(request.negative);
+  for (const Condition* condition : {&job.positive_, &job.negative_}) {
+    if (condition->empty()) continue;
+    const int64_t tokens = condition->at("text").shape()[0];
+    const Shape one{shape[1], shape[2], shape[3]};
+    job.text_tokens_.push_back(model.denoiser().shape(one, {&tokens, 1}).text_tokens);
+  }
   Tensor noise = seeded_noise(shape, request.seed);
   if (request.noise) {
     std::memcpy(noise.mutable_bytes().data(), request.noise->bytes().data(),
@@ -79,6 +85,7 @@ void Stepper::step(std::span<Job* const> jobs) {
     const Job& first = *open[0];
     const auto other = std::stable_partition(open.begin(), open.end(), [&](const Job* job) {
       return job->latent_shape() == first.latent_shape() && job->guided_ == first.guided_ &&
+             job->text_tokens_ == first.text_tokens_ &&
              job->memories_.size() == first.memories_.size() &&
              job->schedule_.uses_noise() == first.schedule_.uses_noise();
     });

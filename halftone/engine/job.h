@@ -34,6 +34,9 @@ class Job {
   Schedule schedule_;
   Condition positive_, negative_;
   bool guided_ = false;
+  // As they are padded. Sums over more of them are formed in another order, and would have other
+  // bits.
+  std::vector<int64_t> text_tokens_;
   int step_ = 0;
   Tensor latents_;                // where the model runs
   std::vector<Tensor> memories_;  // of the sampler, there too
@@ -46,7 +49,7 @@ class Stepper {
 
   Job start(const JobRequest& request);
   // One step of each: jobs at different steps, with different prompts and adapters, share a
-  // forward where their latents have one shape; each has the bits of a run of its own.
+  // forward where latents and texts are of one length; each has the bits of a run of its own.
   void step(std::span<Job* const> jobs);
   Tensor latents(const Job& job) const;  // F32 [1, C, h, w], in the CPU's memory
   Tensor picture(const Job& job);        // F32 [1, 3, H, W], of the latents as they are

@@ -7,6 +7,7 @@
 #include "halftone/base/text.h"
 #include "halftone/io/json.h"
 #include "halftone/models/folder.h"
+#include "halftone/models/qwen3/names.h"
 
 namespace halftone::qwen3 {
 namespace {
@@ -105,24 +106,7 @@ NamedTensors Qwen3Conditioner::inputs(size_t, const PromptTokens& prompt) const 
 }
 
 WeightNames Qwen3Conditioner::names(size_t, const Checkpoint& checkpoint) const {
-  // Saved with or without a language model around it.
-  const bool bare = checkpoint.find("embed_tokens.weight") != nullptr;
-  const std::string prefix = bare ? "" : "model.";
-  const auto& after = options_.states_after;
-  // Layers from here on are never run.
-  const int64_t used =
-      after.empty() ? config_.layers - 1 : *std::max_element(after.begin(), after.end());
-  WeightNames names;
-  names.stored_as = [prefix](const std::string& name) {
-    return StoredAs{prefix + name.substr(std::string_view("model.").size())};
-  };
-  names.known_unused = [prefix, used, last = config_.layers](std::string_view name) {
-    for (int64_t i = used; i < last; ++i) {
-      if (name.starts_with(fmt::format("{}layers.{}.", prefix, i))) return true;
-    }
-    return name == prefix + "norm.weight" || name == "lm_head.weight";
-  };
-  return names;
+  return names_in(checkpoint, config_, graph_options(DType::kF32));
 }
 
 Condition Qwen3Conditioner::condition(const PromptTokens& prompt,

@@ -1,0 +1,242 @@
+// What holds for every family, shown on a tiny model of each.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "halftone/engine/job.h"
+#include "halftone/io/safetensors_writer.h"
+#include "tests/support/errors.h"
+#include "tests/support/fake_device.h"
+#include "tests/support/load_pipeline.h"
+#include "tests/support/procedural.h"
+#include "tests/support/run_graph.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tested_options.h"
+#include "tests/support/tiny_models.h"
+
+namespace halftone {
+namespace {
+
+namespace fs = std::filesystem;
+using test::error_of;
+using test::floats;
+using test::relative_error;
+using testing::HasSubstr;
+
+const auto kSilent = [](const Progress&) {};
+
+class EveryFamily : public testing::TestWithParam<test::TinyModel> {
+ protected:
+  EveryFamily() { GetParam().write(folder_); }
+
+  std::unique_ptr<Pipeline> load(const LoadOptions& options = test::tested_options()) const {
+    return test::load_pipeline(folder_, options);
+  }
+  GenerateRequest request(const std::string& prompt = "two dogs") const {
+    GenerateRequest r;
+    r.prompt = prompt;
+    r.width = GetParam().width;
+    r.height = GetParam().height;
+    r.steps = 3;
+    r.seed = 7;
+    return r;
+  }
+  std::string write_adapter(const std::string& name, int64_t rank) const {
+    const fs::path file = dir_ / (name + ".safetensors");
+    const TinyModelRef m = GetParam();
+    write_safetensors(
+        file, {{m.adapted + ".lora_A.weight", test::procedural_weight(name + "a", {rank, m.in})},
+               {m.adapted + ".lora_B.weight", test::procedural_weight(name + "b", {m.out, rank})}});
+    return file.string();
+  }
+
+  using TinyModelRef = const test::TinyModel&;
+  test::TempDir dir_;
+  fs::path folder_ = dir_ / "model";
+};
+INSTANTIATE_TEST_SUITE_P(, EveryFamily, testing::ValuesIn(test::tiny_models()),
+                         [](const auto& tested) {
+                           std::string name = tested.param.family;
+                           std::erase_if(name, [](char c) { return std::isalnum(c) == 0; });
+                           return name;
+                         });
+
+std::vector<float> run_alone(Pipeline& pipeline, const JobRequest& request) {
+  Stepper stepper(pipeline);
+  Job job = stepper.start(request);
+  Job* const one[] = {&job};
+  while (!job.done()) stepper.step(one);
+  return floats(stepper.latents(job));
+}
+
+TEST_P(EveryFamily, IsFoundByItsFolder) {
+  EXPECT_EQ(find_model(folder_).family->name, GetParam().family);
+}
+
+TEST_P(EveryFamily, EveryPrecisionRunsAndIsInvariantToTheBatch) {
+  GenerateRequest r = request();
+  r.count = 2;
+  const auto exact = floats(generate(*load(), r, kSilent).latents);
+  for (const Format& format : {formats::fp8, formats::fp8_tensor, formats::mxfp8, formats::nvfp4}) {
+    LoadOptions options = test::tested_options();
+    options.format = format;
+    options.activations = DType::kBF16;
+    const auto pipeline = load(options);
+    EXPECT_EQ(pipeline->model().report().formats.size(), 1u);
+    r.batch = 2;
+    const auto together = floats(generate(*pipeline, r, kSilent).latents);
+    r.batch = 1;
+    EXPECT_EQ(floats(generate(*pipeline, r, kSilent).latents), together) << format.name;
+    const double error = relative_error(together, exact);
+    EXPECT_GT(error, 1e-3) << format.name;
+    EXPECT_LT(error, 0.6) << format.name;
+  }
+}
+
+// Jobs at different steps, with different prompts, guidance and lengths of schedules, in one
+// forward: each has the bits of a run of its own.
+TEST_P(EveryFamily, JobsThatShareAForwardKeepTheirBits) {
+  const auto pipeline = load();
+  JobRequest a = request("two dogs"), b = request("a red apple on a blue background, in winter");
+  JobRequest c = request("a cat");
+  b.steps = 5;
+  b.seed = 8;
+  c.seed = 9;
+  c.guidance = GetParam().guidance;
+  JobRequest d = c;
+  d.prompt = "three cats and a very long prompt that has more tokens than the other prompts";
+  d.guidance = 0.5f * c.guidance;
+  const std::vector<JobRequest> requests = {a, b, c, d};
+  std::vector<std::vector<float>> alone;
+  for (const JobRequest& r : requests) alone.push_back(run_alone(*pipeline, r));
+  EXPECT_NE(alone[2], alone[3]);
+
+  Stepper stepper(*pipeline);
+  std::vector<Job> jobs;
+  for (const JobRequest& r : requests) jobs.push_back(stepper.start(r));
+  Job* const first[] = {&jobs[1]};
+  stepper.step(first);  // one is ahead
+  Job* const all[] = {&jobs[0], &jobs[1], &jobs[2], &jobs[3]};
+  for (int i = 0; i < 3; ++i) stepper.step(all);
+  stepper.step(first);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    EXPECT_TRUE(jobs[i].done());
+    EXPECT_EQ(floats(stepper.latents(jobs[i])), alone[i]) << "job " << i;
+  }
+}
+
+TEST_P(EveryFamily, RowsOfOneBatchMayHaveDifferentAdapters) {
+  const auto pipeline = load();
+  const auto x = pipeline->model().load_adapter(write_adapter("x", 4));
+  const auto y = pipeline->model().load_adapter(write_adapter("y", 3));
+  JobRequest none = request(), one = request(), two = request(), both = request();
+  one.adapters = {{x, 1.0f}};
+  two.adapters = {{y, 0.7f}};
+  both.adapters = {{y, 0.3f}, {x, -0.5f}};
+  const std::vector<JobRequest> requests = {none, one, two, both};
+  std::vector<std::vector<float>> alone;
+  for (const JobRequest& r : requests) alone.push_back(run_alone(*pipeline, r));
+  for (size_t i = 1; i < alone.size(); ++i) {
+    EXPECT_GT(relative_error(alone[i], alone[0]), 1e-4) << i;
+  }
+  EXPECT_NE(alone[1], alone[2]);
+
+  Stepper stepper(*pipeline);
+  std::vector<Job> jobs;
+  for (const JobRequest& r : requests) jobs.push_back(stepper.start(r));
+  Job* const all[] = {&jobs[0], &jobs[1], &jobs[2], &jobs[3]};
+  for (int i = 0; i < 3; ++i) stepper.step(all);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    EXPECT_EQ(floats(stepper.latents(jobs[i])), alone[i]) << "job " << i;
+  }
+}
+
+TEST_P(EveryFamily, TwoThreadsShareAModel) {
+  const auto pipeline = load();
+  const std::shared_ptr<const Model> model = pipeline->shared_model();
+  const auto adapter = model->load_adapter(write_adapter("x", 4));
+  std::vector<JobRequest> requests(2, request());
+  requests[1].prompt = "a cat in the snow";
+  requests[1].adapters = {{adapter, 1.0f}};
+  std::vector<std::vector<float>> alone, found(2);
+  for (const JobRequest& r : requests) alone.push_back(run_alone(*pipeline, r));
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    threads.emplace_back([&, i] {
+      Pipeline own(model);
+      found[i] = run_alone(own, requests[i]);
+      found[i] = run_alone(own, requests[i]);  // with programs that are there
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(found, alone);
+}
+
+TEST_P(EveryFamily, OtherSchedulersRunAndDiffer) {
+  const auto pipeline = load();
+  const SchedulerConfig own = pipeline->model().sampling().scheduler;
+  JobRequest r = request();
+  r.steps = 6;
+  std::vector<std::vector<float>> results = {run_alone(*pipeline, r)};
+  for (const SchedulerChoice& choice : scheduler_choices()) {
+    if (!choice.flow) {
+      EXPECT_THAT(error_of([&] { with_scheduler(own, choice.name); }), HasSubstr("scheduler"));
+      continue;
+    }
+    r.scheduler = with_scheduler(own, choice.name);
+    const auto result = run_alone(*pipeline, r);
+    EXPECT_LT(relative_error(result, results[0]), 1.5) << choice.name;
+    EXPECT_EQ(result == results[0], choice.name == "flow-euler") << choice.name;
+    results.push_back(result);
+  }
+  EXPECT_GE(results.size(), 4u);
+}
+
+// A recipe changes single weights: the rest is where it was.
+TEST_P(EveryFamily, ARecipeReloadsNothingElse) {
+  const auto pipeline = load();
+  const std::shared_ptr<const Model> plain = pipeline->shared_model();
+  const std::string weight = plain->linears()[0].weight;
+  QuantizeRecipe recipe = plain->denoiser().recipe(formats::fp8);
+  recipe.include = {weight};
+  const auto changed = plain->with_recipe(recipe);
+  int differ = 0;
+  for (const auto& [name, before] : plain->denoiser_part().weights()) {
+    const Weight& after = changed->denoiser_part().weights().at(name);
+    const auto* tensor = std::get_if<Tensor>(&after);
+    const bool same = tensor != nullptr && tensor->address() == std::get<Tensor>(before).address();
+    differ += same ? 0 : 1;
+    EXPECT_EQ(same, name != weight) << name;
+  }
+  EXPECT_EQ(differ, 1);
+  EXPECT_EQ(changed->report().formats, (std::map<std::string, int>{{"fp8", 1}}));
+  Pipeline quantized(changed);
+  const auto a = run_alone(*pipeline, request()), b = run_alone(quantized, request());
+  EXPECT_NE(a, b);
+  EXPECT_LT(relative_error(b, a), 0.3);
+}
+
+// Between steps nothing goes up but a few numbers, and nothing comes down.
+TEST_P(EveryFamily, LatentsStayOnTheDevice) {
+  test::FakeDevice device;
+  LoadOptions options;
+  options.kernels = &cpu_kernels();
+  options.stream = {2, &device};
+  const auto pipeline = load(options);
+  Stepper stepper(*pipeline);
+  JobRequest r = request();
+  r.guidance = GetParam().guidance;
+  Job job = stepper.start(r);
+  Job* const one[] = {&job};
+  stepper.step(one);
+  const int uploads = device.uploads, downloads = device.downloads;
+  stepper.step(one);
+  EXPECT_EQ(device.uploads - uploads, 3);  // time, guidance, factors
+  EXPECT_EQ(device.downloads, downloads);
+  stepper.step(one);
+  EXPECT_EQ(floats(stepper.latents(job)), run_alone(*load(), r));
+}
+
+}  // namespace
+}  // namespace halftone

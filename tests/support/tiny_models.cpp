@@ -1,0 +1,40 @@
+#include "tests/support/tiny_models.h"
+
+#include <nlohmann/json.hpp>
+
+#include "halftone/io/json.h"
+#include "halftone/io/safetensors_file.h"
+#include "tests/support/tiny_flux2.h"
+#include "tests/support/tiny_zimage.h"
+
+namespace halftone::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kData = HALFTONE_TEST_DATA;
+const fs::path kTokenizer = kData / "tokenizer" / "tokenizer.json";
+
+nlohmann::json case_of(const fs::path& file) {
+  return parse_json(SafetensorsFile(kData / file).metadata().at("case"), "fixture");
+}
+
+}  // namespace
+
+const std::vector<TinyModel>& tiny_models() {
+  static const std::vector<TinyModel> kModels = {
+      {"z-image",
+       [](const fs::path& folder) {
+         write_zimage_folder(folder, case_of("zimage/pipeline_guided.safetensors"), kTokenizer);
+       },
+       32, 24, 3.0f, "transformer.layers.0.attention.to_q", 96, 96},
+      {"flux.2-klein",
+       [](const fs::path& folder) {
+         write_flux2_folder(folder, case_of("flux2/pipeline_base.safetensors"), kTokenizer);
+       },
+       32, 16, 4.0f, "transformer.transformer_blocks.0.attn.to_q", 32, 32},
+  };
+  return kModels;
+}
+
+}  // namespace halftone::test
