@@ -13,6 +13,7 @@
 #include "halftone/numerics/minifloat.h"
 #include "halftone/quantize/convert_file.h"
 #include "halftone/quantize/quantize_file.h"
+#include "tests/support/backend.h"
 #include "tests/support/load_pipeline.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_zimage.h"
@@ -40,8 +41,8 @@ class ForeignModel : public testing::Test {
   std::vector<float> latents(const fs::path& transformer = {}) {
     LoadOptions options;
     options.automatic = true;
-    options.kernels = &cpu_kernels();
-    options.stream = {2};
+    options.kernels = &test::tested_kernels();
+    options.stream = test::tested_stream();
     const auto model = test::load_pipeline(folder_, options, transformer);
     EXPECT_TRUE(model->model().report().stored);
     const GenerateResult made = generate(*model, request_, kSilent);

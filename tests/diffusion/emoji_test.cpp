@@ -9,6 +9,7 @@
 #include "halftone/quantize/metrics.h"
 #include "halftone/quantize/parity.h"
 #include "halftone/quantize/recipe_file.h"
+#include "tests/support/backend.h"
 #include "tests/support/load_pipeline.h"
 #include "tests/support/procedural.h"
 #include "tests/support/run_graph.h"
@@ -24,8 +25,8 @@ std::unique_ptr<Pipeline> load(const char* precision) {
   LoadOptions options;
   options.activations = format == formats::fp32 ? DType::kF32 : DType::kBF16;
   if (format.quantized()) options.format = format;
-  options.kernels = &cpu_kernels();
-  options.stream = {2};
+  options.kernels = &test::tested_kernels();
+  options.stream = test::tested_stream();
   return test::load_pipeline(kModel, options);
 }
 
@@ -167,8 +168,8 @@ class CalibratedEmoji : public testing::Test {
     calibration.moments = true;
     calibration.threads = 2;
     LoadOptions plain;
-    plain.kernels = &cpu_kernels();
-    plain.stream = {2};
+    plain.kernels = &test::tested_kernels();
+    plain.stream = test::tested_stream();
     plain.compile = false;
     seen_ = new Calibration(
         calibrate(*test::load_pipeline(kModel, plain), schedule(), calibration, {}, {}, kSilent));

@@ -12,6 +12,7 @@
 #include "halftone/io/tokenizer.h"
 #include "halftone/models/zimage/family.h"
 #include "halftone/quantize/quantize_file.h"
+#include "tests/support/backend.h"
 #include "tests/support/errors.h"
 #include "tests/support/load_pipeline.h"
 #include "tests/support/procedural.h"
@@ -52,8 +53,8 @@ class FromFolder : public testing::Test {
         std::sqrt(3.0f));
   }
   std::unique_ptr<Pipeline> load() {
-    options_.kernels = &cpu_kernels();
-    options_.stream = {2};
+    options_.kernels = &test::tested_kernels();
+    options_.stream = test::tested_stream();
     return test::load_pipeline(folder_, options_);
   }
   std::string load_error() {

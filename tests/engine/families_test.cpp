@@ -235,7 +235,7 @@ TEST_P(EveryFamily, LatentsStayOnTheDevice) {
   EXPECT_EQ(device.uploads - uploads, 3);  // time, guidance, factors
   EXPECT_EQ(device.downloads, downloads);
   stepper.step(one);
-  EXPECT_EQ(floats(stepper.latents(job)), run_alone(*load(), r));
+  EXPECT_LE(relative_error(floats(stepper.latents(job)), run_alone(*load(), r)), 2e-5);
 }
 
 }  // namespace

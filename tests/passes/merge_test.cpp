@@ -8,7 +8,6 @@
 #include "halftone/passes/lower.h"
 #include "halftone/passes/quantize.h"
 #include "tests/support/backend.h"
-#include "tests/support/fake_device.h"
 #include "tests/support/run_graph.h"
 
 namespace halftone {
@@ -35,11 +34,6 @@ std::shared_ptr<Graph> attention_graph(DType dtype) {
   return graph;
 }
 
-// As they lie on a device whose memory the CPU can read.
-Weights laid_out(const Weights& weights, const Graph& graph) {
-  test::FakeDevice device;
-  return to_device(weights, weight_stacks(graph), device);
-}
 using Stacks = std::vector<WeightStack>;
 
 TEST(Merge, ThreeProjectionsAreOneProduct) {
@@ -55,9 +49,8 @@ TEST(Merge, ThreeProjectionsAreOneProduct) {
       weights.emplace(name, random_tensor({64, 64}, seed++, DType::kBF16));
     }
     const std::map<std::string, Tensor> inputs = {{"x", random_tensor({2, 40, 64}, 9, dtype)}};
-    const auto apart = Program(graph, weights, cpu_kernels(), {2}).run(inputs).at("y");
-    const auto together =
-        Program(merged, laid_out(weights, *merged), cpu_kernels(), {2}).run(inputs);
+    const auto apart = test::tested_program(graph, weights).run(inputs).at("y");
+    const auto together = test::tested_program(merged, weights).run(inputs);
     EXPECT_LE(test::relative_error(floats(together.at("y")), floats(apart)),
               dtype == DType::kF32 ? 1e-6 : 1e-3);
   }
@@ -115,12 +108,10 @@ TEST(Merge, ModulationOfAllBlocksIsOneProduct) {
   EXPECT_EQ(count(*fused, Op::kFusedRows), 2);
   const std::map<std::string, Tensor> inputs = {{"c", random_tensor({2, 32}, 50)},
                                                 {"x", random_tensor({2, 5, 16}, 51)}};
-  const auto apart = Program(graph, weights, cpu_kernels(), {2}).run(inputs).at("y");
-  EXPECT_LE(
-      test::relative_error(
-          floats(Program(fused, laid_out(weights, *fused), cpu_kernels(), {2}).run(inputs).at("y")),
-          floats(apart)),
-      1e-6);
+  const auto apart = test::tested_program(graph, weights).run(inputs).at("y");
+  EXPECT_LE(test::relative_error(floats(test::tested_program(fused, weights).run(inputs).at("y")),
+                                 floats(apart)),
+            1e-6);
 }
 
 // Columns that only attention reads stay where they are, where the backend can read them there.

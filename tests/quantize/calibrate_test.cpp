@@ -12,6 +12,7 @@
 #include "halftone/io/json.h"
 #include "halftone/io/safetensors_file.h"
 #include "halftone/quantize/search.h"
+#include "tests/support/backend.h"
 #include "tests/support/load_pipeline.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_zimage.h"
@@ -37,8 +38,8 @@ class Calibrate : public testing::Test {
 
   std::unique_ptr<Pipeline> load(bool compile = false) const {
     LoadOptions how;
-    how.kernels = &cpu_kernels();
-    how.stream = {2};
+    how.kernels = &test::tested_kernels();
+    how.stream = test::tested_stream();
     how.compile = compile;
     return test::load_pipeline(folder_.path(), how);
   }

@@ -6,6 +6,7 @@
 #include "halftone/io/json.h"
 #include "halftone/io/safetensors_file.h"
 #include "halftone/quantize/parity_report.h"
+#include "tests/support/backend.h"
 #include "tests/support/load_pipeline.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_zimage.h"
@@ -45,8 +46,8 @@ class Parity : public testing::Test {
     LoadOptions how;
     how.activations = DType::kBF16;
     how.format = format;
-    how.kernels = &cpu_kernels();
-    how.stream = {2};
+    how.kernels = &test::tested_kernels();
+    how.stream = test::tested_stream();
     return test::load_pipeline(folder_.path(), how);
   }
 

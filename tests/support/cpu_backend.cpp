@@ -1,4 +1,5 @@
 #include "tests/support/backend.h"
+#include "tests/support/fake_device.h"
 
 namespace halftone::test {
 
@@ -6,7 +7,11 @@ const Kernels& tested_kernels() { return cpu_kernels(); }
 Stream tested_stream() { return {2}; }
 
 Program tested_program(const std::shared_ptr<Graph>& graph, const Weights& weights) {
-  return Program(graph, weights, tested_kernels(), tested_stream());
+  // Stacks lie together, as on a device.
+  FakeDevice memory;
+  const auto stacks = weight_stacks(*graph);
+  return Program(graph, stacks.empty() ? weights : to_device(weights, stacks, memory),
+                 tested_kernels(), tested_stream());
 }
 
 std::shared_ptr<Graph> tested_compile(const Graph& graph, const CompileOptions& how) {
