@@ -96,13 +96,13 @@ class Flux2Lora : public testing::Test, protected test::Flux2Case {
     write_safetensors(dir_ / "lora.safetensors", tensors_of(modules, naming));
     const LoraAdapter adapter = LoraAdapter::load(dir_ / "lora.safetensors", targets_);
     EXPECT_TRUE(adapter.report().unmatched.empty()) << adapter.report().unmatched[0];
-    const LoraStack loras({adapter});
     Weights weights = weights_;
-    weights.merge(loras.weights());
+    weights.merge(adapter.weights(0));
     auto inputs = inputs_;
-    inputs[kLoraStrength] = loras.strengths(shape_.batch, std::vector<float>{1});
+    const std::vector<float> full(static_cast<size_t>(shape_.batch), 1.0f);
+    inputs[lora_strength_name(0)] = adapter.strengths(full);
     CompileOptions how;
-    how.lora = loras.sites();
+    how.lora = {adapter.sites()};
     return floats(
         test::tested_program(test::tested_compile(*graph_, how), weights).run(inputs).at("sample"));
   }
