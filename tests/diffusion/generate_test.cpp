@@ -157,7 +157,9 @@ TEST_F(FromFolder, AQuantizedCheckpointRunsAsStored) {
     options_.automatic = true;
     const auto model = load();
     EXPECT_TRUE(model->model().report().stored);
-    EXPECT_EQ(model->plan({1, 16, 8, 12}, {}, {{"a"}}).owned_weights, 0) << "read in place";
+    if (options_.stream.device == nullptr) {
+      EXPECT_EQ(model->plan({1, 16, 8, 12}, {}, {{"a"}}).owned_weights, 0) << "read in place";
+    }
     EXPECT_EQ(latents_of(*model, request_), on_loading) << format.name;
     // In fp32 the weights are what their codes stand for, and activations are not rounded.
     options_ = {};
