@@ -8,6 +8,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--sections", default="gemms,attn,infer,train")
 parser.add_argument("--tokens", type=int, default=4224)
 parser.add_argument("--batches", default="1,4")
+parser.add_argument("--family", default="z-image", help="z-image or flux.2-klein (4B)")
 args = parser.parse_args()
 import torch, torch.nn as nn, torch.nn.functional as F
 torch.manual_seed(0)
@@ -126,7 +127,76 @@ def data(B, S, d=3840, h=30):
     t = torch.rand(1, S, 1, d//h//2, device=dev)*6.28
     return x, c, t.cos(), t.sin()
 
+# FLUX.2-klein 4B: 5 blocks of two streams, 20 of one; modulation is computed once for all.
+def ln(x): return F.layer_norm(x, (x.shape[-1],), eps=1e-6)
+def attend(q, k, v):
+    return F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)).transpose(1, 2).flatten(2)
+class Stream(nn.Module):
+    def __init__(s, d, h, mode):
+        super().__init__(); s.h = h
+        s.q, s.k, s.v, s.o = (Lin(d, d, mode) for _ in range(4))
+        s.i, s.u = Lin(d, 6*d, mode), Lin(3*d, d, mode)
+        s.qn, s.kn = (nn.Parameter(torch.ones(d//h, device=dev, dtype=torch.bfloat16), requires_grad=False) for _ in range(2))
+    def qkv(s, x, m):
+        y = ln(x)*(1+m[1])+m[0]
+        q, k, v = (l(y).unflatten(-1, (s.h, -1)) for l in (s.q, s.k, s.v))
+        return rms(q, s.qn), rms(k, s.kn), v
+    def rest(s, x, a, m):
+        x = x + m[2]*s.o(a)
+        g, u = s.i(ln(x)*(1+m[4])+m[3]).chunk(2, -1)
+        return x + m[5]*s.u(F.silu(g)*u)
+class Double(nn.Module):
+    def __init__(s, d, h, mode):
+        super().__init__(); s.img, s.txt = Stream(d, h, mode), Stream(d, h, mode)
+    def forward(s, x, t, mi, mt, cos, sin):
+        a, b = s.txt.qkv(t, mt), s.img.qkv(x, mi)
+        q, k, v = (torch.cat(p, 1) for p in zip(a, b))
+        y = attend(rope(q, cos, sin), rope(k, cos, sin), v)
+        n = t.shape[1]
+        return s.img.rest(x, y[:, n:], mi), s.txt.rest(t, y[:, :n], mt)
+class Single(nn.Module):
+    def __init__(s, d, h, mode):
+        super().__init__(); s.h, s.d = h, d
+        s.i, s.o = Lin(d, 9*d, mode), Lin(4*d, d, mode)
+        s.qn, s.kn = (nn.Parameter(torch.ones(d//h, device=dev, dtype=torch.bfloat16), requires_grad=False) for _ in range(2))
+    def forward(s, x, m, cos, sin):
+        q, k, v, g, u = s.i(ln(x)*(1+m[1])+m[0]).split([s.d, s.d, s.d, 3*s.d, 3*s.d], -1)
+        q, k, v = (p.unflatten(-1, (s.h, -1)) for p in (q, k, v))
+        a = attend(rope(rms(q, s.qn), cos, sin), rope(rms(k, s.kn), cos, sin), v)
+        return x + m[2]*s.o(torch.cat((a, F.silu(g)*u), -1))
+def klein(B, S, mode, d=3072, h=24, T=512):
+    x, t = (torch.randn(B, n, d, device=dev, dtype=torch.bfloat16) for n in (S, T))
+    angle = torch.rand(1, S+T, 1, d//h//2, device=dev)*6.28
+    cos, sin = angle.cos(), angle.sin()
+    mi, mt, ms = (torch.randn(n, B, 1, d, device=dev, dtype=torch.bfloat16).unbind(0) for n in (6, 6, 3))
+    blocks = [Double(d, h, mode) for _ in range(5)] + [Single(d, h, mode) for _ in range(20)]
+    def run():
+        a, b = x, t
+        for block in blocks[:5]: a, b = block(a, b, mi, mt, cos, sin)
+        y = torch.cat((b, a), 1)
+        for block in blocks[5:]: y = block(y, ms, cos, sin)
+        return y
+    return blocks, run
+
+def infer_klein():
+    S = args.tokens
+    for B in (int(b) for b in args.batches.split(",")):
+        for mode in ("bf16", "fp8_tensor", "fp8_row"):
+            torch._dynamo.reset()
+            blocks, run = klein(B, S, mode)
+            with torch.no_grad():
+                t0 = time.time()
+                for b in blocks: b.compile()
+                run(); torch.cuda.synchronize(); w = time.time()-t0
+                t = bench(run, n=10)
+                g = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(g): run()
+                tg = bench(g.replay, n=10)
+            say(f"klein-infer B{B} S{S} {mode} compiled", ms=f"{t:.1f}", cudagraph_ms=f"{tg:.1f}", warm_s=f"{w:.0f}", peak_GiB=f"{torch.cuda.max_memory_allocated()/2**30:.1f}")
+            del blocks, g; torch.cuda.empty_cache(); torch.cuda.reset_peak_memory_stats()
+
 def infer(L=30):
+    if args.family != "z-image": return infer_klein()
     S = args.tokens
     for B in (int(b) for b in args.batches.split(",")):
         x, c, cos, sin = data(B, S)

@@ -214,6 +214,11 @@ void add_bench(CLI::App& app, const Context&) {
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(1, 200));
+  model
+      ->add_option("--family", m->family,
+                   "The whole denoiser of a family instead, at 1024x1024 or --tokens of a picture: "
+                   "z-image, flux.2-klein, flux.2-klein:9b")
+      ->type_name("F");
   model->callback([m] { bench_blocks_on_device(*m, m->layers); });
 
   CLI::App* compiling = command->add_subcommand(

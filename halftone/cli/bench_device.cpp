@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
@@ -14,6 +16,7 @@
 #include "halftone/graph/catalogue.h"
 #include "halftone/graph/ops.h"
 #include "halftone/models/autoencoder_kl/autoencoder.h"
+#include "halftone/models/families.h"
 #include "halftone/models/qwen3/text_encoder.h"
 #include "halftone/models/weights.h"
 #include "halftone/models/zimage/names.h"
@@ -77,13 +80,15 @@ std::vector<std::string> unfused_in_blocks(const Graph& graph) {
 // A graph made ready for the device, with random weights there.
 class DeviceBench {
  public:
-  DeviceBench(std::shared_ptr<Graph> graph, const std::string& precision,
+  using Recipe = std::function<QuantizeRecipe(const Format&)>;
+  DeviceBench(const std::shared_ptr<Graph>& graph, const std::string& precision,
               const BenchOptions& options, const Backend& backend,
-              std::shared_ptr<Arena> arena = std::make_shared<Arena>()) {
+              std::shared_ptr<Arena> arena = std::make_shared<Arena>(),
+              const Recipe& recipe = zimage::default_recipe) {
     const Format format = *find_format(precision);
     Weights weights = random_weights(*graph, activations_of(precision));
     CompileOptions compile;
-    if (format.quantized()) compile.recipe = zimage::default_recipe(format);
+    if (format.quantized()) compile.recipe = recipe(format);
     compile.optimize = options.compile == "on";
     const Stream stream = backend.stream(threads_of(options));
     const CompiledGraph compiled = halftone::compile(*graph, compile, *backend.kernels, stream);
@@ -242,19 +247,95 @@ void print(const std::vector<NodeCost>& costs, double bandwidth) {
   }
 }
 
+// What is measured as "model": blocks of Z-Image, or a whole denoiser of any family.
+struct Measured {
+  std::string title;
+  int64_t layers = 0, tokens = 0;
+  double flops = 0;
+  std::function<std::shared_ptr<Graph>(DType activations)> build;
+  DeviceBench::Recipe recipe;
+};
+
+// Of products and attention; nothing else counts.
+double flops_of(const Graph& graph) {
+  double flops = 0;
+  for (const Node& node : graph.nodes()) {
+    const auto shape = [&](size_t i) -> const Shape& {
+      return graph.values()[node.inputs[i]].type.shape;
+    };
+    if (node.op == Op::kLinear) {
+      flops += 2.0 * static_cast<double>(shape(0).numel()) * static_cast<double>(shape(1)[0]);
+    } else if (node.op == Op::kAttention) {
+      flops += 4.0 * static_cast<double>(shape(0).numel()) * static_cast<double>(shape(1)[1]);
+    }
+  }
+  return flops;
+}
+
+Measured zimage_blocks(const BenchOptions& options, int64_t layers) {
+  const zimage::TransformerConfig config = bench_config(options);
+  const int64_t tokens = options.tokens > 0 ? options.tokens : 4224;
+  Measured m;
+  m.title = fmt::format("{} Z-Image block{}: batch {}, {} tokens, dim {}, {} heads, ffn {}", layers,
+                        layers == 1 ? "" : "s", options.batch, tokens, config.dim, config.heads,
+                        config.hidden());
+  m.layers = layers;
+  m.tokens = tokens;
+  m.build = [=, batch = options.batch](DType activations) {
+    return zimage::build_blocks(config, layers, batch, tokens, activations);
+  };
+  m.recipe = zimage::default_recipe;
+  return m;
+}
+
+// A square picture of so many tokens, besides those of the text.
+Measured whole_denoiser(const BenchOptions& options, const Family& family,
+                        const Family::Size& size) {
+  const std::shared_ptr<const Denoiser> denoiser = size.denoiser();
+  const int64_t tokens = options.tokens > 0 ? options.tokens : 4096;
+  const auto side = static_cast<int64_t>(std::sqrt(static_cast<double>(tokens)));
+  if (side * side != tokens) {
+    throw Error(ErrorCode::kUsage, "--tokens", "{} are no square picture", tokens);
+  }
+  const std::vector<int64_t> texts(static_cast<size_t>(options.batch), size.text_tokens);
+  const int64_t latents = side * denoiser->patch();
+  const DenoiserShape shape = denoiser->shape({denoiser->channels(), latents, latents}, texts);
+  Measured m;
+  m.title = fmt::format("{} {}: batch {}, {} + {} tokens", family.title, size.name, options.batch,
+                        tokens, size.text_tokens);
+  m.tokens = tokens + size.text_tokens;
+  m.build = [=](DType activations) { return denoiser->build(shape, {activations, false}); };
+  m.recipe = [=](const Format& format) { return denoiser->recipe(format); };
+  m.layers = static_cast<int64_t>(m.build(DType::kBF16)->regions().size());
+  return m;
+}
+
+// "flux.2-klein", or "flux.2-klein:9b"; empty: blocks of Z-Image.
+Measured find_measured(const BenchOptions& options, int64_t layers) {
+  if (options.family.empty()) return zimage_blocks(options, layers);
+  std::string known;
+  for (const Family& family : families()) {
+    for (const Family::Size& size : family.sizes) {
+      const std::string name = fmt::format("{}:{}", family.name, size.name);
+      if (options.family == name || options.family == family.name) {
+        return whole_denoiser(options, family, size);
+      }
+      known += (known.empty() ? "" : ", ") + name;
+    }
+  }
+  throw Error(ErrorCode::kUsage, "--family", "'{}' is none of {}", printable(options.family),
+              known);
+}
+
 }  // namespace
 
 void bench_blocks_on_device(const BenchOptions& options, int64_t layers) {
+  Measured m = find_measured(options, layers);
+  m.flops = flops_of(*m.build(DType::kBF16));
   const Backend backend = device_backend(options);
-  const zimage::TransformerConfig config = bench_config(options);
-  const int64_t tokens = options.tokens > 0 ? options.tokens : 4224;
-  const double flops = static_cast<double>(layers * options.batch) *
-                       (linear_flops(config, tokens) + attention_flops(config, tokens));
   const double bandwidth = backend.device->copy_bandwidth();
   if (!options.json) {
-    fmt::print("{} Z-Image block{}: batch {}, {} tokens, dim {}, {} heads, ffn {}: {:.1f} TFLOP\n",
-               layers, layers == 1 ? "" : "s", options.batch, tokens, config.dim, config.heads,
-               config.hidden(), flops * 1e-12);
+    fmt::print("{}: {:.1f} TFLOP\n", m.title, m.flops * 1e-12);
     fmt::print("{}, copies {:.2f} TB/s, {}\n", backend.info.name, bandwidth * 1e-12,
                options.compile == "on" ? "compiled" : "not compiled");
     fmt::print("{:<11} {:>9} {:>9} {:>10} {:>7} {:>10} {:>10} {:>8} {}\n", "precision", "ms",
@@ -263,9 +344,8 @@ void bench_blocks_on_device(const BenchOptions& options, int64_t layers) {
   for (const std::string& precision : options.precisions) {
     const FormatSupport support = format_support(backend.info, *find_format(precision));
     const double peak = gemm_peak(precision, options, backend);
-    DeviceBench bench(
-        zimage::build_blocks(config, layers, options.batch, tokens, activations_of(precision)),
-        precision, options, backend);
+    DeviceBench bench(m.build(activations_of(precision)), precision, options, backend,
+                      std::make_shared<Arena>(), m.recipe);
     Program& program = bench.program();
     const Inputs inputs = random_inputs(program.graph());
     const double warm_up = bench.warm_up(inputs);
@@ -281,14 +361,14 @@ void bench_blocks_on_device(const BenchOptions& options, int64_t layers) {
                   {"how", to_string(support.support)},
                   {"compile", options.compile},
                   {"recorded", recorded},
-                  {"layers", layers},
+                  {"layers", m.layers},
                   {"batch", options.batch},
-                  {"tokens", tokens},
-                  {"dim", config.dim},
+                  {"tokens", m.tokens},
+                  {"family", options.family.empty() ? "z-image" : options.family},
                   {"milliseconds", seconds * 1e3},
-                  {"tflops", flops * 1e-12 / seconds},
+                  {"tflops", m.flops * 1e-12 / seconds},
                   {"gemm_peak_tflops", peak * 1e-12},
-                  {"share_of_peak", flops / seconds / peak},
+                  {"share_of_peak", m.flops / seconds / peak},
                   {"warm_up_seconds", warm_up},
                   {"weight_bytes", program.memory().weights},
                   {"working_bytes", program.memory().working()},
@@ -299,8 +379,8 @@ void bench_blocks_on_device(const BenchOptions& options, int64_t layers) {
       continue;
     }
     fmt::print("{:<11} {:>9.2f} {:>9.1f} {:>10.1f} {:>7.2f} {:>10} {:>10} {:>6.2f} s {}\n",
-               precision, seconds * 1e3, flops * 1e-12 / seconds, peak * 1e-12,
-               flops / seconds / peak, human_bytes(program.memory().weights),
+               precision, seconds * 1e3, m.flops * 1e-12 / seconds, peak * 1e-12,
+               m.flops / seconds / peak, human_bytes(program.memory().weights),
                human_bytes(program.memory().working()), warm_up,
                support.support == Support::kEmulated ? support.why : "");
     for (const std::string& name : bench.unfused()) fmt::print("    not fused: {}\n", name);

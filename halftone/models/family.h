@@ -142,6 +142,15 @@ struct Family {
   std::unique_ptr<Codec> (*codec)(const ModelFiles&) = nullptr;
   Sampling (*sampling)(const ModelFiles&) = nullptr;
 
+  // Denoisers as they are published, for measuring without files: "4b" and so on, the first being
+  // the usual one.
+  struct Size {
+    std::string_view name;
+    std::unique_ptr<Denoiser> (*denoiser)();
+    int64_t text_tokens;  // that it is usually given
+  };
+  std::vector<Size> sizes = {};
+
   bool runs() const { return denoiser != nullptr; }
 };
 

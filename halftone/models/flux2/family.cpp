@@ -123,12 +123,24 @@ Sampling sampling(const ModelFiles& files) {
   return usual;
 }
 
+std::unique_ptr<Denoiser> published_4b() {
+  return std::make_unique<Flux2Denoiser>(TransformerConfig{});
+}
+std::unique_ptr<Denoiser> published_9b() {
+  TransformerConfig config;
+  config.layers = 8;
+  config.single_layers = 24;
+  config.heads = 32;
+  config.joint_dim = 12288;
+  return std::make_unique<Flux2Denoiser>(config);
+}
+
 }  // namespace
 
 Family family() {
   return {"flux.2-klein", "FLUX.2-klein", {"Flux2KleinPipeline"},
           is_flux2_file,  make_denoiser,  make_conditioner,
-          make_codec,     sampling};
+          make_codec,     sampling,       {{"4b", published_4b, 512}, {"9b", published_9b, 512}}};
 }
 
 }  // namespace halftone::flux2

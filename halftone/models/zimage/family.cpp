@@ -116,11 +116,16 @@ bool is_denoiser(const Checkpoint& file) {
   return file.find(names_in(file).stored_as("cap_pad_token").name) != nullptr;
 }
 
+std::unique_ptr<Denoiser> published() {
+  return std::make_unique<ZImageDenoiser>(TransformerConfig{});
+}
+
 }  // namespace
 
 Family family() {
-  return {"z-image",     "Z-Image",        {"ZImagePipeline"}, is_denoiser,
-          make_denoiser, make_conditioner, make_codec,         sampling};
+  return {"z-image",   "Z-Image",     {"ZImagePipeline"},
+          is_denoiser, make_denoiser, make_conditioner,
+          make_codec,  sampling,      {{"6b", published, 128}}};
 }
 
 std::string chat_prompt(const std::string& prompt) {
