@@ -40,7 +40,7 @@ LoraChoice parse_lora(const std::string& text) {
 std::vector<std::string> usual_prompts() { return usual_prompt_sets().certificate; }
 
 void add_device_fallbacks(LoadedModel& loaded, bool strict) {
-  for (const std::string& line : device_fallbacks(loaded)) {
+  for (const std::string& line : run_fallbacks(loaded)) {
     if (strict) throw Error(ErrorCode::kFallback, "strict", "{}", line);
     loaded.fallbacks.push_back(line);
   }

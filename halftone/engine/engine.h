@@ -71,7 +71,7 @@ std::string default_model();
 // An Error where a run needs more memory than there is, or than `limit` bytes; 0: no limit.
 void check_memory(const LoadedModel& loaded, const ModelMemory& planned, int64_t limit);
 
-// After a run: what the device did in another way than it should have.
-std::vector<std::string> device_fallbacks(const LoadedModel& loaded);
+// After a run: what was done in another way than it should have been.
+std::vector<std::string> run_fallbacks(const LoadedModel& loaded);
 
 }  // namespace halftone

@@ -82,6 +82,9 @@ Pipeline::Entry& Pipeline::entry(Programs& programs, const std::string& key, con
   const ProgramOptions options{load.kernels, load.stream, load.compile, load.cancelled};
   programs.push_front({key, std::make_unique<Program>(graph, weights, options, arena_), {}, {}});
   ++built_;
+  for (const std::string& note : programs.front().program->notes()) {
+    if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);
+  }
   return programs.front();
 }
 

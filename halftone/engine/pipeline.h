@@ -94,6 +94,8 @@ class Pipeline {
 
   // Graphs that were built and planned so far: shapes that came back cost nothing.
   int programs_built() const { return built_; }
+  // What runs slower than it should, and why, a line each.
+  const std::vector<std::string>& notes() const { return notes_; }
 
  private:
   struct Entry {
@@ -129,6 +131,7 @@ class Pipeline {
   std::vector<Programs> encoders_;
   Programs denoisers_, decoders_;
   int built_ = 0;
+  std::vector<std::string> notes_;
   LinearObserver observer_;
   AdapterChoices adapters_;
   std::vector<const Condition*> row_conditions_;

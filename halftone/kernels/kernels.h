@@ -1,7 +1,8 @@
-// A backend is a filled table of kernels. An entry answers whether it takes a problem and runs it;
-// choosing one is a pure function of the problem and the table.
+// A backend is a filled table of kernels, each a list of ways to solve a problem. Choosing one is a
+// pure function of the problem and the table.
 #pragma once
 
+#include <array>
 #include <cstddef>
 
 #include "halftone/kernels/device.h"
@@ -19,14 +20,59 @@ struct Stream {
   int64_t workspace_bytes = 0;
 };
 
+// One way to solve a problem.
 template <class Args>
-struct Kernel {
+struct KernelEntry {
   bool (*supports)(const Args&) = nullptr;
   void (*launch)(const Args&, Stream) = nullptr;
   // Bytes of scratch memory for this problem on this stream (whose own workspace is not looked at);
   // null where there is none. A function of shapes and dtypes alone, so that it is known before a
   // run.
   int64_t (*workspace)(const Args&, const Stream&) = nullptr;
+  bool reference = false;  // plain and slow: what others are held to
+};
+
+// The ways that a backend has, the best first: the first that supports a problem solves it.
+template <class Args>
+class Kernel {
+ public:
+  Kernel() = default;
+  Kernel(const KernelEntry<Args>& only) : entries_{only}, count_(1) {}  // NOLINT: one is a table
+  Kernel(bool (*takes)(const Args&), void (*run)(const Args&, Stream),
+         int64_t (*scratch)(const Args&, const Stream&) = nullptr)
+      : Kernel(KernelEntry<Args>{takes, run, scratch}) {}
+
+  // Before those that are there.
+  void prefer(const KernelEntry<Args>& entry) {
+    for (size_t i = count_; i > 0; --i) entries_[i] = entries_[i - 1];
+    entries_[0] = entry;
+    ++count_;
+  }
+  const KernelEntry<Args>* choose(const Args& args) const {
+    for (size_t i = 0; i < count_; ++i) {
+      if (entries_[i].supports(args)) return &entries_[i];
+    }
+    return nullptr;
+  }
+  // Whether a reference stands in for a faster way that there is, which does not take this.
+  bool stands_in(const Args& args) const {
+    const KernelEntry<Args>* chosen = choose(args);
+    return chosen != nullptr && chosen->reference && !entries_[0].reference;
+  }
+
+  const KernelEntry<Args>& first() const { return entries_[0]; }
+  bool supports(const Args& args) const { return choose(args) != nullptr; }
+  // Both of a problem that is supported.
+  void launch(const Args& args, Stream stream) const { choose(args)->launch(args, stream); }
+  int64_t workspace(const Args& args, const Stream& stream) const {
+    const KernelEntry<Args>* chosen = choose(args);
+    return chosen->workspace == nullptr ? 0 : chosen->workspace(args, stream);
+  }
+
+ private:
+  static constexpr size_t kMost = 4;
+  std::array<KernelEntry<Args>, kMost> entries_{};
+  size_t count_ = 0;
 };
 
 struct Kernels {

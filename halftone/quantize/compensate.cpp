@@ -203,20 +203,16 @@ void multiply_rows(int64_t m, int64_t n, int64_t k, const A& a, const float* b, 
     }
   });
 }
-bool has_fast_product(const Kernels& kernels) {
-  return kernels.matmul.launch != cpu_scalar_kernels().matmul.launch;
-}
+bool has_fast_product(const Kernels& kernels) { return !kernels.matmul.first().reference; }
 
 // y = op(a) b with scratch memory of its own.
 void multiply(const MatMulArgs& args, const Kernels& kernels, Stream stream) {
   std::vector<std::byte> workspace;
-  if (kernels.matmul.workspace != nullptr) {
-    constexpr uintptr_t kAlignment = 256;
-    stream.workspace_bytes = kernels.matmul.workspace(args, stream);
-    workspace.resize(static_cast<size_t>(stream.workspace_bytes) + kAlignment);
-    const auto start = reinterpret_cast<uintptr_t>(workspace.data());
-    stream.workspace = workspace.data() + ((kAlignment - start % kAlignment) % kAlignment);
-  }
+  constexpr uintptr_t kAlignment = 256;
+  stream.workspace_bytes = kernels.matmul.workspace(args, stream);
+  workspace.resize(static_cast<size_t>(stream.workspace_bytes) + kAlignment);
+  const auto start = reinterpret_cast<uintptr_t>(workspace.data());
+  stream.workspace = workspace.data() + ((kAlignment - start % kAlignment) % kAlignment);
   kernels.matmul.launch(args, stream);
 }
 

@@ -8,6 +8,15 @@
 namespace halftone {
 namespace {
 
+std::string describe(std::span<const ConstView> inputs) {
+  std::string what;
+  for (const ConstView& x : inputs) {
+    what += fmt::format("{}{} {}", what.empty() ? "" : ", ",
+                        x.format != nullptr ? x.format->name : name_of(x.dtype), x.shape);
+  }
+  return what;
+}
+
 // What is done with a kernel and its arguments.
 class Launch {
  public:
@@ -15,16 +24,12 @@ class Launch {
       : node_(node), inputs_(inputs), stream_(stream) {}
   template <class Args>
   void operator()(const Kernel<Args>& kernel, const Args& args) const {
-    if (kernel.supports == nullptr || !kernel.supports(args)) {
-      std::string what;
-      for (const ConstView& x : inputs_) {
-        what += fmt::format("{}{} {}", what.empty() ? "" : ", ",
-                            x.format != nullptr ? x.format->name : name_of(x.dtype), x.shape);
-      }
+    const KernelEntry<Args>* chosen = kernel.choose(args);
+    if (chosen == nullptr) {
       throw Error(ErrorCode::kUnsupported, std::string(op_info(node_.op).name),
-                  "there is no kernel for {}", what);
+                  "there is no kernel for {}", describe(inputs_));
     }
-    kernel.launch(args, stream_);
+    chosen->launch(args, stream_);
   }
 
  private:
@@ -33,18 +38,28 @@ class Launch {
   Stream stream_;
 };
 
-class MeasureWorkspace {
+class Plan {
  public:
-  explicit MeasureWorkspace(const Stream& stream) : stream_(stream) {}
+  Plan(const Node& node, std::span<const ConstView> inputs, const Stream& stream)
+      : node_(node), inputs_(inputs), stream_(stream) {}
   template <class Args>
   void operator()(const Kernel<Args>& kernel, const Args& args) {
-    if (kernel.workspace != nullptr) bytes_ = std::max(bytes_, kernel.workspace(args, stream_));
+    if (!kernel.supports(args)) return;  // said when it is launched
+    plan_.workspace = std::max(plan_.workspace, kernel.workspace(args, stream_));
+    if (kernel.stands_in(args)) {
+      plan_.note = fmt::format(
+          "{}: a plain reference stands in for faster kernels, which do not "
+          "take {}",
+          op_info(node_.op).name, describe(inputs_));
+    }
   }
-  int64_t bytes() const { return bytes_; }
+  const LaunchPlan& plan() const { return plan_; }
 
  private:
+  const Node& node_;
+  std::span<const ConstView> inputs_;
   const Stream& stream_;
-  int64_t bytes_ = 0;
+  LaunchPlan plan_;
 };
 
 // A matrix of rows along the last dimension.
@@ -264,12 +279,12 @@ void launch(const Node& node, std::span<const ConstView> inputs, std::span<const
   dispatch(node, inputs, outputs, kernels, visit);
 }
 
-int64_t workspace_bytes(const Node& node, std::span<const ConstView> inputs,
-                        std::span<const View> outputs, const Kernels& kernels,
-                        const Stream& stream) {
-  MeasureWorkspace visit(stream);
+LaunchPlan plan_launch(const Node& node, std::span<const ConstView> inputs,
+                       std::span<const View> outputs, const Kernels& kernels,
+                       const Stream& stream) {
+  Plan visit(node, inputs, stream);
   dispatch(node, inputs, outputs, kernels, visit);
-  return visit.bytes();
+  return visit.plan();
 }
 
 }  // namespace halftone

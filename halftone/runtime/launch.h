@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "halftone/graph/graph.h"
 #include "halftone/kernels/kernels.h"
@@ -11,10 +12,13 @@ namespace halftone {
 void launch(const Node& node, std::span<const ConstView> inputs, std::span<const View> outputs,
             const Kernels& kernels, Stream stream);
 
-// Scratch memory that this takes. Views need shapes and dtypes only; those of inputs that are there
+// What is known before a launch. Views need shapes and dtypes only; those of inputs that are there
 // hold some pointer that is not null.
-int64_t workspace_bytes(const Node& node, std::span<const ConstView> inputs,
-                        std::span<const View> outputs, const Kernels& kernels,
-                        const Stream& stream);
+struct LaunchPlan {
+  int64_t workspace = 0;  // scratch memory that it takes
+  std::string note;       // that it is slower than it should be, and why; otherwise empty
+};
+LaunchPlan plan_launch(const Node& node, std::span<const ConstView> inputs,
+                       std::span<const View> outputs, const Kernels& kernels, const Stream& stream);
 
 }  // namespace halftone

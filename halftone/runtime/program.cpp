@@ -61,8 +61,9 @@ ConstView constant(const View& v) {
   return {v.data, v.dtype, v.shape, v.format, v.scales, v.global_scale, v.rows_per_scale};
 }
 
-int64_t largest_workspace_of(const Graph& graph, const MemoryPlan& plan,
-                             const ProgramOptions& options, const std::map<int, Weight>& bound) {
+// The largest workspace of any node, and notes about slow ones.
+int64_t plan_launches(const Graph& graph, const MemoryPlan& plan, const ProgramOptions& options,
+                      const std::map<int, Weight>& bound, std::vector<std::string>& notes) {
   // Nothing is read through these views; only inputs that are not there have null data.
   std::byte somewhere{};
   const auto view = [&](int id) {
@@ -84,7 +85,10 @@ int64_t largest_workspace_of(const Graph& graph, const MemoryPlan& plan,
     out.clear();
     for (const int id : node.inputs) in.push_back(view(id));
     for (const int id : node.outputs) out.push_back(view_at(graph.values()[id].type, &somewhere));
-    most = std::max(most, workspace_bytes(node, in, out, *options.kernels, options.stream));
+    const LaunchPlan launch = plan_launch(node, in, out, *options.kernels, options.stream);
+    most = std::max(most, launch.workspace);
+    const bool known = std::find(notes.begin(), notes.end(), launch.note) != notes.end();
+    if (!launch.note.empty() && !known) notes.push_back(launch.note);
   }
   return most;
 }
@@ -110,7 +114,7 @@ Program::Program(std::shared_ptr<const Graph> graph, const Weights& weights,
   const DeviceGuard guard(device());
   bind_weights(weights);
   memory_.arena = plan_.arena_bytes;
-  memory_.workspace = largest_workspace_of(*graph_, plan_, options_, bound_);
+  memory_.workspace = plan_launches(*graph_, plan_, options_, bound_, notes_);
   for (const auto* side : {&graph_->inputs(), &graph_->outputs()}) {
     for (const auto& [name, value] : *side) {
       memory_.borders += value.shape().checked_bytes(value.dtype()).value();

@@ -63,6 +63,8 @@ class Program {
 
   const MemoryUse& memory() const { return memory_; }
   const Graph& graph() const { return *graph_; }
+  // Where a slow reference stands in for a fast kernel, a line each.
+  const std::vector<std::string>& notes() const { return notes_; }
 
   // Runs with one tensor per input of the graph. Outputs are copies in the CPU's memory and outlive
   // the program.
@@ -118,6 +120,7 @@ class Program {
   ProgramOptions options_;
   MemoryPlan plan_;
   MemoryUse memory_;
+  std::vector<std::string> notes_;
   std::map<int, Weight> bound_;  // value -> weight, constant, state or input
   NodeTimer timer_;
   LinearObserver observer_;

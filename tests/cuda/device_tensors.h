@@ -55,14 +55,11 @@ class DeviceTensor {
 // Runs a kernel with the scratch memory that it asks for, and waits for it.
 template <class Args>
 void launch_and_wait(const Kernel<Args>& kernel, const Args& args, Stream stream) {
-  ASSERT_NE(kernel.supports, nullptr);
   ASSERT_TRUE(kernel.supports(args));
   std::shared_ptr<Storage> workspace;
-  if (kernel.workspace != nullptr) {
-    stream.workspace_bytes = kernel.workspace(args, stream);
-    workspace = stream.device->allocate(stream.workspace_bytes, "a test's scratch memory");
-    stream.workspace = workspace->address();
-  }
+  stream.workspace_bytes = kernel.workspace(args, stream);
+  workspace = stream.device->allocate(stream.workspace_bytes, "a test's scratch memory");
+  stream.workspace = workspace->address();
   kernel.launch(args, stream);
   stream.device->synchronize();
 }

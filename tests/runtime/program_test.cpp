@@ -207,5 +207,38 @@ TEST(ProgramInputs, WrongOnesAreNamed) {
   EXPECT_EQ(test::error_of([&] { program.output("z"); }), "z: the graph has no such output");
 }
 
+// Two ways to add: a fast one that takes no F64, and the reference behind it.
+TEST(Dispatch, TheFirstThatTakesAProblemRunsAndAReferenceInItsPlaceIsNoted) {
+  const auto sum = [](DType dtype) {
+    auto graph = std::make_shared<Graph>();
+    const Value x = graph->input("x", {{2, 3}, dtype, {}});
+    graph->output("y", x + x);
+    return graph;
+  };
+  const Program fast(sum(DType::kF32), {}, cpu_kernels(), {1});
+  EXPECT_TRUE(fast.notes().empty());
+  const bool has_fast = !cpu_kernels().binary.first().reference;
+  Program slow(sum(DType::kF64), {}, cpu_kernels(), {1});
+  ASSERT_EQ(slow.notes().size(), has_fast ? 1u : 0u);
+  if (has_fast) {
+    EXPECT_EQ(slow.notes()[0],
+              "add: a plain reference stands in for faster kernels, which do not take F64 [2, 3], "
+              "F64 [2, 3]");
+  }
+  const Program reference(sum(DType::kF64), {}, cpu_scalar_kernels(), {1});
+  EXPECT_TRUE(reference.notes().empty());  // nothing faster was there
+}
+
+TEST(Dispatch, AProblemThatNothingTakesIsAnErrorThatNamesIt) {
+  Kernels none = cpu_kernels();
+  none.binary = {};
+  auto graph = std::make_shared<Graph>();
+  const Value x = graph->input("x", {{2, 3}, DType::kF32, {}});
+  graph->output("y", x + x);
+  Program program(graph, {}, none, {1});
+  EXPECT_EQ(test::error_of([&] { program.run({{"x", Tensor::zeros(DType::kF32, {2, 3})}}); }),
+            "add: there is no kernel for F32 [2, 3], F32 [2, 3]");
+}
+
 }  // namespace
 }  // namespace halftone

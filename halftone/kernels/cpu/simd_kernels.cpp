@@ -283,9 +283,12 @@ void simd_dequantize(const DequantizeArgs& a, Stream stream) {
 void simd::fill_quantize(Kernels& table) {
   if (!simd::available()) return;
   table.name = simd::instruction_set();
-  table.amax.launch = [](const AmaxArgs& a, Stream s) { *a.amax = matrix_amax(a.x, s.threads); };
-  table.quantize.launch = simd_quantize;
-  table.dequantize.launch = simd_dequantize;
+  // They take what the reference takes.
+  const Kernels& reference = cpu_scalar_kernels();
+  table.amax.prefer({reference.amax.first().supports,
+                     [](const AmaxArgs& a, Stream s) { *a.amax = matrix_amax(a.x, s.threads); }});
+  table.quantize.prefer({reference.quantize.first().supports, simd_quantize});
+  table.dequantize.prefer({reference.dequantize.first().supports, simd_dequantize});
 }
 
 }  // namespace halftone

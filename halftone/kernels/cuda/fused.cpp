@@ -110,8 +110,7 @@ void fused_rows(const FusedRowsArgs& args, Stream stream) {
 }  // namespace
 
 void fill_fused(Kernels& table) {
-  table.fused_rows.supports = supports;
-  table.fused_rows.launch = fused_rows;
+  table.fused_rows = {supports, fused_rows};
   // Each step may be an output.
   table.fused_limits = {kMostOutputs, kMostInputs};
 }

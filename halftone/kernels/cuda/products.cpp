@@ -250,13 +250,12 @@ bool takes(const ConstView& x) {
 }  // namespace
 
 void fill_products(Kernels& table) {
-  table.matmul.supports = [](const MatMulArgs& a) {
-    return takes(a.a) && takes(a.b) && (a.y.dtype == DType::kF32 || a.y.dtype == DType::kBF16);
-  };
-  table.matmul.launch = [](const MatMulArgs& a, Stream s) { Product(a, s).run(); };
-  table.matmul.workspace = [](const MatMulArgs& a, const Stream& s) {
-    return Product(a, s).workspace_bytes();
-  };
+  table.matmul = {
+      [](const MatMulArgs& a) {
+        return takes(a.a) && takes(a.b) && (a.y.dtype == DType::kF32 || a.y.dtype == DType::kBF16);
+      },
+      [](const MatMulArgs& a, Stream s) { Product(a, s).run(); },
+      [](const MatMulArgs& a, const Stream& s) { return Product(a, s).workspace_bytes(); }};
   table.wide_products = true;
   table.products_apply_gelu = true;
 }

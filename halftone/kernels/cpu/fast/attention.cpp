@@ -112,12 +112,9 @@ bool is_mine(const AttentionArgs& a) {
 }  // namespace
 
 void fill_attention(Kernels& table) {
-  table.attention.launch = [](const AttentionArgs& a, Stream s) {
-    is_mine(a) ? Attention(a).run(s) : cpu_scalar_kernels().attention.launch(a, s);
-  };
-  table.attention.workspace = [](const AttentionArgs& a, const Stream& stream) -> int64_t {
-    return is_mine(a) ? Attention(a).workspace(stream.threads) : 0;
-  };
+  table.attention.prefer(
+      {is_mine, [](const AttentionArgs& a, Stream s) { Attention(a).run(s); },
+       [](const AttentionArgs& a, const Stream& s) { return Attention(a).workspace(s.threads); }});
 }
 
 }  // namespace halftone::fast

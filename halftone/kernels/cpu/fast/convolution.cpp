@@ -144,14 +144,14 @@ auto with_onednn(const ConvArgs& args, int threads, const Body& body) {
 }  // namespace
 
 void fill_convolution(Kernels& table) {
-  table.conv2d.launch = [](const ConvArgs& a, Stream s) {
-    if (!is_mine(a)) return cpu_scalar_kernels().conv2d.launch(a, s);
-    with_onednn(a, s.threads, [&] { Convolution(a).run(s); });
-  };
-  table.conv2d.workspace = [](const ConvArgs& a, const Stream& stream) -> int64_t {
-    if (!is_mine(a)) return 0;
-    return with_onednn(a, stream.threads, [&] { return Convolution(a).workspace(); });
-  };
+  table.conv2d.prefer({is_mine,
+                       [](const ConvArgs& a, Stream s) {
+                         with_onednn(a, s.threads, [&] { Convolution(a).run(s); });
+                       },
+                       [](const ConvArgs& a, const Stream& s) -> int64_t {
+                         return with_onednn(a, s.threads,
+                                            [&] { return Convolution(a).workspace(); });
+                       }});
 }
 
 }  // namespace halftone::fast

@@ -199,26 +199,18 @@ void upsample2x(const Upsample2xArgs& args, Stream stream) {
 
 void fill_elementwise(Kernels& table) {
   // Other dtypes (F64 in tests) stay with the reference.
-  table.binary.launch = [](const BinaryArgs& a, Stream s) {
-    const bool mine = is_real(a.a.dtype) && is_real(a.b.dtype) && is_real(a.y.dtype);
-    mine ? binary(a, s) : cpu_scalar_kernels().binary.launch(a, s);
-  };
-  table.affine.launch = [](const AffineArgs& a, Stream s) {
-    is_real(a.x.dtype) ? map_affine(a, s) : cpu_scalar_kernels().affine.launch(a, s);
-  };
-  table.unary.launch = [](const UnaryArgs& a, Stream s) {
-    is_real(a.x.dtype) ? map_unary(a, s) : cpu_scalar_kernels().unary.launch(a, s);
-  };
-  table.silu_mul.launch = [](const SiluMulArgs& a, Stream s) {
-    is_real(a.gate.dtype) && is_real(a.up.dtype) ? map_silu_mul(a, s)
-                                                 : cpu_scalar_kernels().silu_mul.launch(a, s);
-  };
-  table.copy.launch = [](const CopyArgs& a, Stream s) {
-    is_real(a.x_dtype) && is_real(a.y_dtype) ? copy(a, s) : cpu_scalar_kernels().copy.launch(a, s);
-  };
-  table.upsample2x.launch = [](const Upsample2xArgs& a, Stream s) {
-    is_real(a.x.dtype) ? upsample2x(a, s) : cpu_scalar_kernels().upsample2x.launch(a, s);
-  };
+  table.binary.prefer({[](const BinaryArgs& a) {
+                         return is_real(a.a.dtype) && is_real(a.b.dtype) && is_real(a.y.dtype);
+                       },
+                       binary});
+  table.affine.prefer({[](const AffineArgs& a) { return is_real(a.x.dtype); }, map_affine});
+  table.unary.prefer({[](const UnaryArgs& a) { return is_real(a.x.dtype); }, map_unary});
+  table.silu_mul.prefer(
+      {[](const SiluMulArgs& a) { return is_real(a.gate.dtype) && is_real(a.up.dtype); },
+       map_silu_mul});
+  table.copy.prefer(
+      {[](const CopyArgs& a) { return is_real(a.x_dtype) && is_real(a.y_dtype); }, copy});
+  table.upsample2x.prefer({[](const Upsample2xArgs& a) { return is_real(a.x.dtype); }, upsample2x});
 }
 
 }  // namespace halftone::fast

@@ -137,11 +137,10 @@ void fused_rows(const FusedRowsArgs& args, Stream stream) {
 }  // namespace
 
 void fill_fused(Kernels& table) {
-  table.fused_rows.supports = [](const FusedRowsArgs&) { return true; };
-  table.fused_rows.launch = fused_rows;
-  table.fused_rows.workspace = [](const FusedRowsArgs& args, const Stream& stream) {
-    return std::max(stream.threads, 1) * worker_bytes(args);
-  };
+  table.fused_rows = {[](const FusedRowsArgs&) { return true; }, fused_rows,
+                      [](const FusedRowsArgs& args, const Stream& stream) {
+                        return std::max(stream.threads, 1) * worker_bytes(args);
+                      }};
 }
 
 }  // namespace halftone::fast

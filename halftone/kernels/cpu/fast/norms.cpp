@@ -74,24 +74,12 @@ bool has_fast_weight(const NormArgs& a) {
 }  // namespace
 
 void fill_norms(Kernels& table) {
-  table.rms_norm.launch = [](const NormArgs& a, Stream s) {
-    has_fast_weight(a) ? rms_norm(a, s) : cpu_scalar_kernels().rms_norm.launch(a, s);
-  };
-  table.rms_norm.workspace = [](const NormArgs& a, const Stream& s) -> int64_t {
-    return has_fast_weight(a) ? row_norm_workspace(a, s) : 0;
-  };
-  table.layer_norm.launch = [](const NormArgs& a, Stream s) {
-    is_real(a.x.dtype) ? layer_norm(a, s) : cpu_scalar_kernels().layer_norm.launch(a, s);
-  };
-  table.layer_norm.workspace = [](const NormArgs& a, const Stream& s) -> int64_t {
-    return is_real(a.x.dtype) ? row_norm_workspace(a, s) : 0;
-  };
-  table.group_norm.launch = [](const NormArgs& a, Stream s) {
-    has_fast_weight(a) ? group_norm(a, s) : cpu_scalar_kernels().group_norm.launch(a, s);
-  };
-  table.group_norm.workspace = [](const NormArgs& a, const Stream&) -> int64_t {
-    return has_fast_weight(a) ? Floats::workspace(a.weight) + Floats::workspace(a.bias) : 0;
-  };
+  table.rms_norm.prefer({has_fast_weight, rms_norm, row_norm_workspace});
+  table.layer_norm.prefer(
+      {[](const NormArgs& a) { return is_real(a.x.dtype); }, layer_norm, row_norm_workspace});
+  table.group_norm.prefer({has_fast_weight, group_norm, [](const NormArgs& a, const Stream&) {
+                             return Floats::workspace(a.weight) + Floats::workspace(a.bias);
+                           }});
 }
 
 }  // namespace halftone::fast

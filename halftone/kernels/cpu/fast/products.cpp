@@ -233,15 +233,16 @@ bool is_mine(const MatMulArgs& a) {
 }  // namespace
 
 void fill_products(Kernels& table) {
-  table.matmul.launch = [](const MatMulArgs& a, Stream s) {
-    if (!is_mine(a)) return cpu_scalar_kernels().matmul.launch(a, s);
-    if (a.y.shape.numel() == 0) return;
-    is_panel_product(a) ? PanelProduct(a, s).run() : RowProduct(a, s).run();
-  };
-  table.matmul.workspace = [](const MatMulArgs& a, const Stream& s) -> int64_t {
-    if (!is_mine(a) || a.y.shape.numel() == 0) return 0;
-    return is_panel_product(a) ? PanelProduct(a, s).workspace() : RowProduct::workspace(a);
-  };
+  table.matmul.prefer({is_mine,
+                       [](const MatMulArgs& a, Stream s) {
+                         if (a.y.shape.numel() == 0) return;
+                         is_panel_product(a) ? PanelProduct(a, s).run() : RowProduct(a, s).run();
+                       },
+                       [](const MatMulArgs& a, const Stream& s) -> int64_t {
+                         if (a.y.shape.numel() == 0) return 0;
+                         return is_panel_product(a) ? PanelProduct(a, s).workspace()
+                                                    : RowProduct::workspace(a);
+                       }});
   fill_convolution(table);
   fill_attention(table);
 }

@@ -123,21 +123,13 @@ bool is_mine(const AttentionArgs& a) {
 }  // namespace
 
 void fill_tokens(Kernels& table) {
-  table.rope.launch = [](const RopeArgs& a, Stream s) {
-    is_mine(a) ? rope(a, s) : cpu_scalar_kernels().rope.launch(a, s);
-  };
-  table.rope.workspace = [](const RopeArgs& a, const Stream& s) -> int64_t {
-    return is_mine(a) ? RowBuffers::workspace(a.x, a.y, a.x.shape[2] * a.x.shape[3], s) : 0;
-  };
-  table.pad_rows.launch = [](const PadRowsArgs& a, Stream s) {
-    is_mine(a) ? pad_rows(a, s) : cpu_scalar_kernels().pad_rows.launch(a, s);
-  };
-  table.attention.launch = [](const AttentionArgs& a, Stream s) {
-    is_mine(a) ? Attention(a).run(s) : cpu_scalar_kernels().attention.launch(a, s);
-  };
-  table.attention.workspace = [](const AttentionArgs& a, const Stream& s) -> int64_t {
-    return is_mine(a) ? Attention(a).workspace(s) : 0;
-  };
+  table.rope.prefer({is_mine, rope, [](const RopeArgs& a, const Stream& s) {
+                       return RowBuffers::workspace(a.x, a.y, a.x.shape[2] * a.x.shape[3], s);
+                     }});
+  table.pad_rows.prefer({is_mine, pad_rows});
+  table.attention.prefer(
+      {is_mine, [](const AttentionArgs& a, Stream s) { Attention(a).run(s); },
+       [](const AttentionArgs& a, const Stream& s) { return Attention(a).workspace(s); }});
 }
 
 }  // namespace halftone::fast

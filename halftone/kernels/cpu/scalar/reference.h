@@ -72,7 +72,7 @@ void fill_tokens(Kernels& table);
 
 template <class Args>
 Kernel<Args> always(void (*run)(const Args&, Stream)) {
-  return {[](const Args&) { return true; }, run};
+  return KernelEntry<Args>{[](const Args&) { return true; }, run, nullptr, true};
 }
 
 }  // namespace halftone::reference
