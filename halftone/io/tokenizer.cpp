@@ -70,24 +70,27 @@ class Splitter {
                   offset);
     }
     pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);  // faster where it is possible
-    match_.reset(pcre2_match_data_create_from_pattern(code_.get(), nullptr));
   }
 
   // Calls piece(text) for every match and for what lies between matches.
   template <class Fn>
   void split(std::string_view text, const Fn& piece) const {
+    // Of this call alone: threads share a tokenizer.
+    const std::unique_ptr<pcre2_match_data, FreeMatch> match(
+        pcre2_match_data_create_from_pattern(code_.get(), nullptr));
+    if (!match) throw std::bad_alloc();
     size_t position = 0, start = 0;
     while (position < text.size()) {
       const int count =
           pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), position,
-                      PCRE2_NO_UTF_CHECK, match_.get(), nullptr);
+                      PCRE2_NO_UTF_CHECK, match.get(), nullptr);
       if (count == PCRE2_ERROR_NOMATCH) break;
       if (count < 0) {  // a pattern that backtracks without end
         throw Error(ErrorCode::kInvalidInput, where_,
                     "pre_tokenizer: the regular expression gives up on this text (error {})",
                     count);
       }
-      const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match_.get());
+      const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match.get());
       if (range[1] == range[0]) {  // an empty match would not advance
         position = next_character(text, range[1]);
         continue;
@@ -115,7 +118,6 @@ class Splitter {
   };
   const std::string where_;
   std::unique_ptr<pcre2_code, FreeCode> code_;
-  std::unique_ptr<pcre2_match_data, FreeMatch> match_;
 };
 
 std::string normalize_nfc(std::string_view text) {

@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "halftone/io/json.h"
 #include "tests/support/errors.h"
@@ -86,6 +87,26 @@ TEST(Tokenizer, APatternThatGivesUpIsAnErrorInsteadOfOtherTokens) {
   pattern = "\\C";  // would cut characters in two
   EXPECT_THAT(test::error_of([&] { Tokenizer::parse(file, "t.json"); }),
               HasSubstr("bad regular expression"));
+}
+
+TEST(Tokenizer, ThreadsShareOne) {
+  const auto tokenizer = Tokenizer::load(kData / "tokenizer.json");
+  std::vector<std::string> texts(4);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    for (int word = 0; word < 2000; ++word) {
+      texts[i] += std::string(1 + word % (3 + i), static_cast<char>('a' + i)) + " , 12 ";
+    }
+  }
+  std::vector<std::vector<int32_t>> alone, together(texts.size());
+  for (const std::string& text : texts) alone.push_back(tokenizer.encode(text));
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    threads.emplace_back([&, i] {
+      for (int round = 0; round < 5; ++round) together[i] = tokenizer.encode(texts[i]);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(together, alone);
 }
 
 }  // namespace
