@@ -2,7 +2,7 @@
 #   make build         the program, at build/halftone (with CUDA where a GPU is present, or CUDA=1)
 #   make test          everything that CI checks
 #   make demo          pictures from the model that ships, in four precisions on one sheet
-#   make install       program, model and manual page under PREFIX (/usr/local)
+#   make install       program, library, model and manual page under PREFIX (/usr/local)
 #   make deb           the same as a Debian package under build/
 #   make bench         quantize speed beside memcpy
 CUDA ?= $(shell [ -e /dev/nvidia0 ] && command -v nvcc >/dev/null && echo 1 || echo 0)

@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "halftone/base/error.h"
+#include "halftone/base/version.h"
 #include "halftone/cli/flags.h"
 #include "halftone/engine/engine.h"
 
@@ -53,7 +54,7 @@ int check_stdout() {
 
 }  // namespace
 
-const char* version() { return HALFTONE_VERSION; }
+const char* version() { return halftone::version(); }
 
 std::string json_text(const nlohmann::ordered_json& object, int indent) {
   return object.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);

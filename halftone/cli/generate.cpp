@@ -15,6 +15,7 @@
 #include "halftone/cli/flags.h"
 #include "halftone/cli/generate_report.h"
 #include "halftone/cli/progress_bar.h"
+#include "halftone/engine/picture_text.h"
 #include "halftone/io/output.h"
 #include "halftone/io/png.h"
 #include "halftone/io/safetensors_file.h"
@@ -108,8 +109,9 @@ void check_outputs(const Options& options) {
 // Writes pictures, and latents where they are asked for, one after the other.
 class Results {
  public:
-  Results(const Options& options, GenerateOutcome& outcome, const Shape& latents)
-      : options_(options), outcome_(outcome) {
+  Results(const Options& options, const GenerateRequest& request, GenerateOutcome& outcome,
+          const Shape& latents)
+      : options_(options), request_(request), outcome_(outcome) {
     if (options.save_latents.empty()) return;
     const TensorSpec all{
         "latents", DType::kF32, {options.count, latents[1], latents[2], latents[3]}};
@@ -117,7 +119,8 @@ class Results {
   }
   void add(const GeneratedPicture& picture) {
     const fs::path file = output_name(options_, picture.index);
-    write_png(file, picture.image, png_text(options_, outcome_, picture.index));
+    write_png(file, picture.image,
+              picture_text(outcome_.loaded, request_, outcome_.hash, picture.index));
     outcome_.files.push_back(file);
     if (latents_) latents_->write("latents", picture.latents.bytes());
   }
@@ -127,6 +130,7 @@ class Results {
 
  private:
   const Options& options_;
+  const GenerateRequest& request_;
   GenerateOutcome& outcome_;
   std::optional<SafetensorsWriter> latents_;
 };
@@ -162,7 +166,7 @@ void run_generate(Options options, const Context& context) {
   if (!options.json) print_plan(report, outcome.planned);
   outcome.hash = model.hash();
 
-  Results results(options, outcome, model.latent_shape(request.width, request.height));
+  Results results(options, request, outcome, model.latent_shape(request.width, request.height));
   ProgressBar bar("generating", context, options.json, ProgressBar::Unit::kSteps);
   const ProgressFn progress = [&](const Progress& step) {
     outcome.measured = std::max(outcome.measured, anonymous_bytes());

@@ -37,23 +37,6 @@ ordered_json loras_json(const GenerateOutcome& outcome) {
 
 }  // namespace
 
-PngText png_text(const GenerateOptions& options, const GenerateOutcome& outcome, int index) {
-  PngText text = {{"Software", std::string("halftone ") + version()},
-                  {"prompt", options.prompt},
-                  {"negative", options.negative},
-                  {"seed", std::to_string(options.seed + static_cast<uint64_t>(index))},
-                  {"steps", std::to_string(options.steps)},
-                  {"guidance", fmt::format("{}", options.guidance)},
-                  {"precision_asked", outcome.loaded.precision.asked},
-                  {"precision_used", outcome.loaded.precision.used},
-                  {"model_hash", outcome.hash}};
-  for (const AdapterChoice& choice : outcome.loaded.adapters) {
-    const std::filesystem::path file = choice.adapter->lora().report().file;
-    text.emplace_back("lora", fmt::format("{}:{}", file.filename().string(), choice.strength));
-  }
-  return text;
-}
-
 ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outcome) {
   const auto& seconds = outcome.seconds;
   ordered_json out = {{"model", outcome.loaded.path},

@@ -1,4 +1,4 @@
-// What `halftone generate` tells about a run: text, JSON, and the PNG's text fields.
+// What `halftone generate` tells about a run: text and JSON.
 #pragma once
 
 #include <cstdio>
@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "halftone/cli/model_options.h"
-#include "halftone/io/png.h"
 
 namespace halftone::cli {
 
@@ -32,7 +31,6 @@ struct GenerateOutcome {
   double total = 0;
 };
 
-PngText png_text(const GenerateOptions& options, const GenerateOutcome& outcome, int index);
 nlohmann::ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outcome);
 // To stdout, or to stderr where a picture goes there.
 void print_plan(std::FILE* to, const ModelMemory& memory);

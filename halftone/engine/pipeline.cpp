@@ -80,7 +80,11 @@ Pipeline::Entry& Pipeline::entry(Programs& programs, const std::string& key, con
   const Weights& weights = adapters.empty() ? part.weights() : with_adapters;
   const auto graph = compile(*build(), how, *load.kernels, load.stream).graph;
   const ProgramOptions options{load.kernels, load.stream, load.compile, load.cancelled};
-  programs.push_front({key, std::make_unique<Program>(graph, weights, options, arena_), {}, {}});
+  programs.push_front({key,
+                       std::make_unique<Program>(graph, weights, options, arena_),
+                       {},
+                       {},
+                       {adapters.begin(), adapters.end()}});
   ++built_;
   for (const std::string& note : programs.front().program->notes()) {
     if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);

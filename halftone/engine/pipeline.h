@@ -103,6 +103,7 @@ class Pipeline {
     std::unique_ptr<Program> program;
     std::vector<const std::byte*> bound;  // what conditions the program was last given
     std::vector<Condition> held;          // so that addresses are theirs alone
+    std::vector<std::shared_ptr<const Adapter>> adapters;  // for the same reason: keys name them
   };
   // The last few programs of a part.
   using Programs = std::list<Entry>;

@@ -20,10 +20,10 @@ size_t gpu_index(const std::string& asked, const GpuList& list) {
   const char *begin = asked.data() + colon + 1, *end = asked.data() + asked.size();
   const auto [stop, error] = std::from_chars(begin, end, index);
   if (error != std::errc() || stop != end) {
-    throw Error(ErrorCode::kUsage, "--device", "'{}' is no device; say cuda:0", asked);
+    throw Error(ErrorCode::kUsage, "device", "'{}' is no device; say cuda:0", asked);
   }
   if (!list.gpus.empty() && index >= list.gpus.size()) {
-    throw Error(ErrorCode::kUsage, "--device", "there is no {}; the last GPU is cuda:{}", asked,
+    throw Error(ErrorCode::kUsage, "device", "there is no {}; the last GPU is cuda:{}", asked,
                 list.gpus.size() - 1);
   }
   return index;

@@ -1,0 +1,59 @@
+#include "halftone/engine/checks.h"
+
+#include <charconv>
+#include <cmath>
+
+#include "halftone/base/error.h"
+
+namespace halftone {
+namespace {
+
+template <class T>
+void check_range(const char* field, T value, T least, T most) {
+  if (value >= least && value <= most) return;  // what is no number is in no range
+  throw Error(ErrorCode::kUsage, field, "{} is not from {} to {}", value, least, most);
+}
+
+bool is_device(std::string_view name) {
+  if (name == "auto" || name == "cpu" || name == "cuda") return true;
+  if (!name.starts_with("cuda:")) return false;
+  uint16_t index = 0;
+  const char* const end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + 5, end, index);
+  return error == std::errc() && stop == end;
+}
+
+void check_name(const char* field, const std::string& name, bool known, const char* names) {
+  if (known) return;
+  throw Error(ErrorCode::kUsage, field, "'{}' is none of {}", printable(name), names);
+}
+
+}  // namespace
+
+void check(const ModelSpec& spec) {
+  check_name("precision", spec.precision,
+             spec.precision == "auto" || spec.precision == "stored" ||
+                 find_format(spec.precision).has_value(),
+             "auto, stored, fp32, bf16, fp8, fp8-tensor, mxfp8 and nvfp4");
+  check_name("device", spec.device, is_device(spec.device), "auto, cpu and cuda[:N]");
+  check_name("compile", spec.compile,
+             spec.compile == "auto" || spec.compile == "on" || spec.compile == "off",
+             "auto, on and off");
+  check_range("threads", spec.threads, 0, 256);
+  check_range("threshold", spec.threshold, 0.0, 1.0);
+}
+
+void check(const GenerateRequest& request, GuidanceRule rule) {
+  check_range<int64_t>("width", request.width, 1, 65536);
+  check_range<int64_t>("height", request.height, 1, 65536);
+  check_range("steps", request.steps, 1, kMostSteps);
+  check_range("guidance", request.guidance, 0.0f, 100.0f);
+  check_range("count", request.count, 1, 10000);
+  check_range("batch", request.batch, 1, 64);
+  if (!request.negative.empty() && !is_guided(rule, request.guidance)) {
+    throw Error(ErrorCode::kUsage, "negative", "does nothing without guidance above {}",
+                rule == GuidanceRule::kFromNegative ? 1 : 0);
+  }
+}
+
+}  // namespace halftone

@@ -1,0 +1,14 @@
+// What is wrong with a specification or a request by itself, said before any work. Errors name the
+// field.
+#pragma once
+
+#include "halftone/engine/engine.h"
+
+namespace halftone {
+
+void check(const ModelSpec& spec);
+
+// Of a model that is guided by this rule.
+void check(const GenerateRequest& request, GuidanceRule rule);
+
+}  // namespace halftone
