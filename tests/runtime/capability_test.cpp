@@ -1,6 +1,10 @@
 #include "halftone/runtime/capability.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/sysinfo.h>
+
+#include <algorithm>
 
 #include "halftone/runtime/devices.h"
 
@@ -44,21 +48,33 @@ TEST(Capability, TheCpuEmulatesEverythingBelowFloat) {
   }
 }
 
-TEST(Capability, TwoDifferentGpusInOneMachineAreJudgedApart) {
-  DeviceInfo first = gpu(80), second = gpu(100);
-  second.device.index = 1;
-  EXPECT_EQ(format_support(first, formats::nvfp4).support, Support::kEmulated);
-  EXPECT_EQ(format_support(second, formats::nvfp4).support, Support::kNative);
-}
-
+// Held to what the system and the processor say when they are asked in another way.
 TEST(Devices, ThisMachineIsDescribed) {
   const CpuInfo cpu = cpu_info();
-  EXPECT_GE(cpu.threads, 1);
-  EXPECT_GT(cpu.memory_bytes, 0);
-  EXPECT_FALSE(cpu.kernels.empty());
-  const GpuList list = list_gpus();
-  EXPECT_EQ(list.gpus.empty(), !list.note.empty());  // either GPUs or why there are none
-  for (const DeviceInfo& info : list.gpus) EXPECT_GT(info.capability(), 10);
+  cpu_set_t mine;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof mine, &mine), 0);
+#if defined(_OPENMP)
+  EXPECT_EQ(cpu.threads, CPU_COUNT(&mine));
+#else
+  EXPECT_EQ(cpu.threads, 1);
+#endif
+  struct sysinfo memory{};
+  ASSERT_EQ(::sysinfo(&memory), 0);
+  EXPECT_EQ(cpu.memory_bytes, static_cast<int64_t>(memory.totalram) * memory.mem_unit);
+  EXPECT_GT(available_memory(), 0);
+  EXPECT_LE(available_memory(), cpu.memory_bytes);
+  EXPECT_EQ(cpu_device().name, cpu.name);
+  EXPECT_EQ(cpu_device().device, Device{});
+#if defined(__x86_64__)
+  EXPECT_NE(cpu.name, "");
+  const auto has = [&](const char* feature) {
+    return std::count(cpu.features.begin(), cpu.features.end(), feature) == 1;
+  };
+  EXPECT_EQ(has("sse4_1"), __builtin_cpu_supports("sse4.1") != 0);
+  EXPECT_EQ(has("avx2"), __builtin_cpu_supports("avx2") != 0);
+  EXPECT_EQ(has("fma"), __builtin_cpu_supports("fma") != 0);
+  EXPECT_EQ(has("avx512f"), __builtin_cpu_supports("avx512f") != 0);
+#endif
 }
 
 }  // namespace
