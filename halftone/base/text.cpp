@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
+#include <cstdlib>
 
 namespace halftone {
 namespace {
@@ -20,20 +23,28 @@ std::string_view leading_number(std::string_view text, size_t& length) {
 
 }  // namespace
 
+std::string three_digits(double value) {
+  if (value == 0 || !std::isfinite(value)) return fmt::format("{:.0f}", value);
+  const std::string rounded = fmt::format("{:.2e}", value);
+  const int exponent = std::atoi(rounded.c_str() + rounded.find('e') + 1);
+  return fmt::format("{:.{}f}", value, std::max(0, 2 - exponent));
+}
+
 std::string human_bytes(int64_t bytes) {
   constexpr std::array<const char*, 6> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   auto value = static_cast<double>(bytes);
   size_t unit = 0;
-  while (value >= 1024.0 && unit + 1 < kUnits.size()) {
+  while (value >= 1023.5 && unit + 1 < kUnits.size()) {  // what would be rounded to 1024
     value /= 1024.0;
     ++unit;
   }
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, kUnits[unit]);
+  return unit == 0 ? fmt::format("{} B", bytes)
+                   : fmt::format("{} {}", three_digits(value), kUnits[unit]);
 }
 
 std::string human_seconds(double seconds) {
-  if (seconds < 1.0) return fmt::format("{:.0f} ms", seconds * 1e3);
-  if (seconds < 60.0) return fmt::format("{:.1f} s", seconds);
+  if (seconds < 0.9995) return three_digits(seconds * 1e3) + " ms";
+  if (seconds < 59.95) return three_digits(seconds) + " s";
   const auto whole = static_cast<int64_t>(seconds + 0.5);
   return fmt::format("{} min {:02d} s", whole / 60, whole % 60);
 }

@@ -7,8 +7,11 @@
 
 namespace halftone {
 
+// Three significant digits, without an exponent: "0.0123", "1.40", "850"; more before the point
+// where there are more.
+std::string three_digits(double value);
 std::string human_bytes(int64_t bytes);     // "1.50 MiB"
-std::string human_seconds(double seconds);  // "850 ms", "12.3 s", "2 min 05 s"
+std::string human_seconds(double seconds);  // "0.500 ms", "1.40 ms", "12.3 s", "2 min 05 s"
 bool natural_less(std::string_view a, std::string_view b);
 
 // Whether `text` matches a pattern in which * stands for any characters and ? for one.

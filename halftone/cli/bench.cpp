@@ -91,10 +91,9 @@ class BlockBench {
 
 void print_header(const BenchOptions& options, const zimage::TransformerConfig& config,
                   double flops, int threads) {
-  fmt::print(
-      "one Z-Image block: {} tokens, dim {}, {} heads, ffn {}: {:.1f} GFLOP; {} threads, {}\n",
-      options.tokens, config.dim, config.heads, config.hidden(), flops * 1e-9, threads,
-      options.compile == "on" ? "compiled" : "not compiled");
+  fmt::print("one Z-Image block: {} tokens, dim {}, {} heads, ffn {}: {} GFLOP; {} threads, {}\n",
+             options.tokens, config.dim, config.heads, config.hidden(), three_digits(flops * 1e-9),
+             threads, options.compile == "on" ? "compiled" : "not compiled");
   fmt::print("{:<11} {:>9} {:>9} {:>13} {:>8} {:>11} {:>11}\n", "precision", "seconds", "GFLOP/s",
              "sgemm GFLOP/s", "ratio", "weights", "working");
 }
@@ -148,9 +147,10 @@ void run_block(BenchOptions options) {
                   {"profile", profile}});
       continue;
     }
-    fmt::print("{:<11} {:>9.3f} {:>9.1f} {:>13.1f} {:>8.2f} {:>11} {:>11}\n", precision, block,
-               flops * 1e-9 / block, flops * 1e-9 / plain, median(ratios),
-               human_bytes(bench.memory().weights), human_bytes(bench.memory().working()));
+    fmt::print("{:<11} {:>9} {:>9} {:>13} {:>8} {:>11} {:>11}\n", precision, three_digits(block),
+               three_digits(flops * 1e-9 / block), three_digits(flops * 1e-9 / plain),
+               three_digits(median(ratios)), human_bytes(bench.memory().weights),
+               human_bytes(bench.memory().working()));
     for (const auto& [name, share] : profile)
       fmt::print("    {:<12} {:5.1f}%\n", name, share * 100);
     std::fflush(stdout);

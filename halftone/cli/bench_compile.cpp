@@ -5,6 +5,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "halftone/base/text.h"
 #include "halftone/cli/bench_support.h"
 #include "halftone/cli/cli.h"
 #include "halftone/models/zimage/names.h"
@@ -67,8 +68,9 @@ void bench_compile(const BenchOptions& options) {
                   {"milliseconds", total}});
       continue;
     }
-    fmt::print("{:<11} {:>7.2f} ms: build {:.2f}, compile {:.2f}, plan {:.2f}; {} nodes\n",
-               precision, total, median(build), median(compiling), median(plan), nodes);
+    fmt::print("{:<11} {:>7} ms: build {}, compile {}, plan {}; {} nodes\n", precision,
+               three_digits(total), three_digits(median(build)), three_digits(median(compiling)),
+               three_digits(median(plan)), nodes);
   }
 }
 

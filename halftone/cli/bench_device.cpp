@@ -241,9 +241,9 @@ void print(const std::vector<NodeCost>& costs, double bandwidth) {
   double total = 0;
   for (const NodeCost& cost : costs) total += cost.seconds;
   for (const NodeCost& cost : costs) {
-    fmt::print("    {:5.1f}%  {:8.3f} ms  {:4} x  {:5.2f} of copy bandwidth  {}\n",
-               cost.seconds / total * 100, cost.seconds * 1e3, cost.count,
-               cost.bytes / cost.seconds / bandwidth, cost.name);
+    fmt::print("    {:5.1f}%  {:>8} ms  {:4} x  {:>6} of copy bandwidth  {}\n",
+               cost.seconds / total * 100, three_digits(cost.seconds * 1e3), cost.count,
+               three_digits(cost.bytes / cost.seconds / bandwidth), cost.name);
   }
 }
 
@@ -335,8 +335,8 @@ void bench_blocks_on_device(const BenchOptions& options, int64_t layers) {
   const Backend backend = device_backend(options);
   const double bandwidth = backend.device->copy_bandwidth();
   if (!options.json) {
-    fmt::print("{}: {:.1f} TFLOP\n", m.title, m.flops * 1e-12);
-    fmt::print("{}, copies {:.2f} TB/s, {}\n", backend.info.name, bandwidth * 1e-12,
+    fmt::print("{}: {} TFLOP\n", m.title, three_digits(m.flops * 1e-12));
+    fmt::print("{}, copies {} TB/s, {}\n", backend.info.name, three_digits(bandwidth * 1e-12),
                options.compile == "on" ? "compiled" : "not compiled");
     fmt::print("{:<11} {:>9} {:>9} {:>10} {:>7} {:>10} {:>10} {:>8} {}\n", "precision", "ms",
                "TFLOP/s", "GEMM peak", "share", "weights", "working", "warm-up", "");
@@ -378,11 +378,11 @@ void bench_blocks_on_device(const BenchOptions& options, int64_t layers) {
       std::fflush(stdout);
       continue;
     }
-    fmt::print("{:<11} {:>9.2f} {:>9.1f} {:>10.1f} {:>7.2f} {:>10} {:>10} {:>6.2f} s {}\n",
-               precision, seconds * 1e3, m.flops * 1e-12 / seconds, peak * 1e-12,
-               m.flops / seconds / peak, human_bytes(program.memory().weights),
-               human_bytes(program.memory().working()), warm_up,
-               support.support == Support::kEmulated ? support.why : "");
+    fmt::print("{:<11} {:>9} {:>9} {:>10} {:>7} {:>10} {:>10} {:>8} {}\n", precision,
+               three_digits(seconds * 1e3), three_digits(m.flops * 1e-12 / seconds),
+               three_digits(peak * 1e-12), three_digits(m.flops / seconds / peak),
+               human_bytes(program.memory().weights), human_bytes(program.memory().working()),
+               human_seconds(warm_up), support.support == Support::kEmulated ? support.why : "");
     for (const std::string& name : bench.unfused()) fmt::print("    not fused: {}\n", name);
     print(costs, bandwidth);
     std::fflush(stdout);
@@ -438,7 +438,7 @@ void bench_linear_on_device(const BenchOptions& options) {
                     {"quantize_milliseconds", quantize * 1e3},
                     {"tflops", flops * 1e-12 / gemm}});
       } else {
-        fmt::print(" {:>11.0f}", flops * 1e-12 / gemm);
+        fmt::print(" {:>11}", three_digits(flops * 1e-12 / gemm));
       }
       std::fflush(stdout);
     }
@@ -510,9 +510,10 @@ void bench_pipeline_on_device(const BenchOptions& options) {
                   {"weight_bytes", weights},
                   {"working_bytes", most}});
     } else {
-      fmt::print("{:<11} {:>10.2f} {:>12.2f} {:>12.1f} {:>10.2f} {:>10.1f} {:>7.2f} s {:>10}\n",
-                 precision, text_seconds * 1e3, step_seconds * 1e3, step_seconds * kSteps * 1e3,
-                 vae_seconds * 1e3, wall * 1e3, warm_up, human_bytes(weights));
+      fmt::print("{:<11} {:>10} {:>12} {:>12} {:>10} {:>10} {:>9} {:>10}\n", precision,
+                 three_digits(text_seconds * 1e3), three_digits(step_seconds * 1e3),
+                 three_digits(step_seconds * kSteps * 1e3), three_digits(vae_seconds * 1e3),
+                 three_digits(wall * 1e3), human_seconds(warm_up), human_bytes(weights));
     }
     if (options.profile && !options.json) {
       const double bandwidth = backend.device->copy_bandwidth();

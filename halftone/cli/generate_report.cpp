@@ -97,9 +97,9 @@ void print_summary(std::FILE* to, const GenerateOptions& options, const Generate
     fmt::print(to, "  fallback: {}\n", fallback);
   const int batches = (options.count + options.batch - 1) / options.batch;
   const double steps = static_cast<double>(options.steps) * batches;
-  fmt::print(to, "  load {}, text {}, denoise {} ({:.2f} steps/s), decode {}\n",
+  fmt::print(to, "  load {}, text {}, denoise {} ({} steps/s), decode {}\n",
              human_seconds(outcome.loaded.seconds), human_seconds(seconds.text),
-             human_seconds(seconds.denoise), steps / (seconds.denoise + 1e-9),
+             human_seconds(seconds.denoise), three_digits(steps / (seconds.denoise + 1e-9)),
              human_seconds(seconds.decode));
 }
 

@@ -39,10 +39,9 @@ void ProgressBar::update(const Progress& progress) {
   const std::string left =
       share > 0.01 ? human_seconds(elapsed * (1 - share) / share) + " left" : "";
   const double rate = static_cast<double>(progress.done) / (elapsed + 1e-9);
-  const std::string speed =
-      unit_ == Unit::kBytes
-          ? human_bytes(static_cast<int64_t>(rate)) + "/s"
-          : fmt::format("{}/{}  {:.2f} steps/s", progress.done, progress.total, rate);
+  const std::string speed = unit_ == Unit::kBytes ? human_bytes(static_cast<int64_t>(rate)) + "/s"
+                                                  : fmt::format("{}/{}  {} steps/s", progress.done,
+                                                                progress.total, three_digits(rate));
   print_note("\r\x1b[K{} [{}{}] {:3.0f}%  {}  {}  {}", title_,
              std::string(static_cast<size_t>(filled), '#'),
              std::string(static_cast<size_t>(kWidth - filled), '.'), share * 100, speed, left,

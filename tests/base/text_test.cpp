@@ -2,16 +2,44 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace halftone {
 namespace {
+
+TEST(Text, ThreeDigits) {
+  EXPECT_EQ(three_digits(0), "0");
+  EXPECT_EQ(three_digits(0.5), "0.500");
+  EXPECT_EQ(three_digits(1.4), "1.40");
+  EXPECT_EQ(three_digits(-0.012345), "-0.0123");
+  EXPECT_EQ(three_digits(9.994), "9.99");
+  EXPECT_EQ(three_digits(9.996), "10.0");  // not four of them
+  EXPECT_EQ(three_digits(99.96), "100");
+  EXPECT_EQ(three_digits(0.0099996), "0.0100");
+  EXPECT_EQ(three_digits(850.4), "850");
+  EXPECT_EQ(three_digits(123456), "123456");
+  EXPECT_EQ(three_digits(NAN), "nan");
+}
 
 TEST(Text, HumanUnits) {
   EXPECT_EQ(human_bytes(0), "0 B");
   EXPECT_EQ(human_bytes(1023), "1023 B");
+  EXPECT_EQ(human_bytes(1024), "1.00 KiB");
   EXPECT_EQ(human_bytes(1536), "1.50 KiB");
-  EXPECT_EQ(human_bytes(int64_t{12} << 30), "12.00 GiB");
-  EXPECT_EQ(human_seconds(0.0123), "12 ms");
+  EXPECT_EQ(human_bytes((1 << 20) - 1), "1.00 MiB");
+  EXPECT_EQ(human_bytes(1000 << 10), "1000 KiB");
+  EXPECT_EQ(human_bytes(int64_t{12} << 30), "12.0 GiB");
+  EXPECT_EQ(human_bytes(int64_t{123456} << 20), "121 GiB");
+  // What 0.5 and 1.4 ms have in common is not what a reader wants to know.
+  EXPECT_EQ(human_seconds(0.0005), "0.500 ms");
+  EXPECT_EQ(human_seconds(0.0014), "1.40 ms");
+  EXPECT_EQ(human_seconds(0.0123), "12.3 ms");
+  EXPECT_EQ(human_seconds(0.9994), "999 ms");
+  EXPECT_EQ(human_seconds(0.9996), "1.00 s");
+  EXPECT_EQ(human_seconds(1.234), "1.23 s");
   EXPECT_EQ(human_seconds(12.34), "12.3 s");
+  EXPECT_EQ(human_seconds(59.94), "59.9 s");
+  EXPECT_EQ(human_seconds(59.96), "1 min 00 s");
   EXPECT_EQ(human_seconds(125), "2 min 05 s");
 }
 

@@ -190,7 +190,7 @@ TEST_F(CliGenerate, MemoryIsKnownBeforeTheRun) {
   const Result result = run(arguments({"x", "-o", path("x.png")}));
   EXPECT_THAT(result.out, testing::StartsWith("memory: "));
   expect_one_line(run(arguments({"x", "--max-memory", "10KiB"})), 1,
-                  "10.00 KiB are allowed; a smaller size or batch needs less");
+                  "10.0 KiB are allowed; a smaller size or batch needs less");
   expect_one_line(run(arguments({"x", "--max-memory", "lots"})), 2, "is not a size such as 8GiB");
 }
 
