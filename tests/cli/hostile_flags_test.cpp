@@ -146,11 +146,12 @@ TEST_F(CliHostile, BrokenStandardStreamsAreNoCrash) {
     EXPECT_THAT(test::read_file(dir_ / "stderr.txt"), HasSubstr("standard output: cannot write"));
   }
   // What is opened next must not become standard output.
-  EXPECT_EQ(shell("generate x --steps 1 --size 24x16 --model " + path("model") + " -o " +
-                  path("y.png") + " >&- 2>&-"),
+  EXPECT_EQ(shell("generate x --device cpu --steps 1 --size 24x16 --model " + path("model") +
+                  " -o " + path("y.png") + " >&- 2>&-"),
             0);
   EXPECT_EQ(read_png(dir_ / "y.png").width, 24);
-  const std::string small = "generate x --steps 1 --size 24x16 --model " + path("model");
+  const std::string small =
+      "generate x --device cpu --steps 1 --size 24x16 --model " + path("model");
   EXPECT_EQ(shell(small + " -o - >&-" + quiet), 1);
   EXPECT_THAT(test::read_file(dir_ / "stderr.txt"), HasSubstr("standard output: cannot write"));
   // A picture that goes to a file does not depend on who reads the report.
@@ -162,8 +163,9 @@ TEST_F(CliHostile, ALimitOnTheSizeOfFilesIsAnError) {
   const std::string limited = "ulimit -f 0; " HALFTONE_PROGRAM " ",
                     quiet = " 2>" + path("stderr.txt");
   const std::string commands[] = {
-      "generate x --steps 1 --size 24x16 --model " + path("model") + " -o " + path("f.png"),
-      "quantize --model " + path("model") + " -f fp8 -o " + path("f"),
+      "generate x --device cpu --steps 1 --size 24x16 --model " + path("model") + " -o " +
+          path("f.png"),
+      "quantize --device cpu --model " + path("model") + " -f fp8 -o " + path("f"),
       "quantize " + path("model/transformer/diffusion_pytorch_model.safetensors") + " -f fp8 -o " +
           path("f.safetensors")};
   for (const std::string& command : commands) {

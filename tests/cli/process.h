@@ -7,9 +7,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "halftone/io/safetensors_writer.h"
@@ -25,6 +28,21 @@ struct Result {
   std::string out, err;
 };
 
+// Commands that run a model do so on the CPU, unless the arguments name a device: what a test
+// expects must not depend on the machine that it runs on.
+inline std::vector<std::string> on_cpu(std::vector<std::string> arguments) {
+  constexpr std::string_view kRunModels[] = {"compare", "generate", "quantize", "sheet"};
+  const bool runs = !arguments.empty() && std::ranges::count(kRunModels, arguments[0]) > 0;
+  const bool named = std::ranges::any_of(arguments, [](const std::string& argument) {
+    return argument == "--device" || argument.starts_with("--device=");
+  });
+  if (runs && !named) arguments.insert(arguments.begin() + 1, {"--device", "cpu"});
+  return arguments;
+}
+
+// For `prepare`: a machine without a GPU, whatever there is.
+inline void hide_gpus() { ::setenv("CUDA_VISIBLE_DEVICES", "", 1); }
+
 class Cli : public testing::Test {
  protected:
   // `prepare` runs in the process before the program does: limits, for instance.
@@ -39,8 +57,9 @@ class Cli : public testing::Test {
   }
 
   static pid_t start(
-      const std::vector<std::string>& arguments, const fs::path& out, const fs::path& err,
+      const std::vector<std::string>& given, const fs::path& out, const fs::path& err,
       const std::function<void()>& prepare = [] {}) {
+    const std::vector<std::string> arguments = on_cpu(given);
     const pid_t child = ::fork();
     if (child != 0) return child;
     std::vector<char*> argv = {const_cast<char*>(HALFTONE_PROGRAM)};
