@@ -92,7 +92,7 @@ void check_room(const SharedModel& model, const Worker& worker, const ModelMemor
 }
 
 void add_device_fallbacks(const SharedModel& model, std::vector<std::string>& lines) {
-  lines = device_fallbacks(model.loaded());
+  lines = run_fallbacks(model.loaded());
   if (model.strict() && !lines.empty()) {
     throw Error(ErrorCode::kFallback, "strict", "{}", lines[0]);
   }
