@@ -161,7 +161,7 @@ HALFTONE_API void halftone_result_free(halftone_result* result);
 typedef struct halftone_result_info {
   size_t count;  // pictures
   double text_seconds, denoise_seconds, decode_seconds;
-  size_t fallback_count;  // what the device did in another way than it should have, a line each
+  size_t fallback_count;  // what was done in another way than it should have been
   const char* const* fallbacks;
 } halftone_result_info;
 HALFTONE_API halftone_status halftone_result_describe(const halftone_result* result,

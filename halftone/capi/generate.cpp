@@ -91,11 +91,12 @@ void check_room(const SharedModel& model, const Worker& worker, const ModelMemor
   check_memory(model.loaded(), more, 0);
 }
 
-void add_device_fallbacks(const SharedModel& model, std::vector<std::string>& lines) {
-  lines = run_fallbacks(model.loaded());
+std::vector<std::string> checked_fallbacks(const SharedModel& model, const Pipeline& pipeline) {
+  std::vector<std::string> lines = run_fallbacks(model.loaded(), pipeline);
   if (model.strict() && !lines.empty()) {
     throw Error(ErrorCode::kFallback, "strict", "{}", lines[0]);
   }
+  return lines;
 }
 
 }  // namespace
@@ -139,7 +140,7 @@ std::unique_ptr<halftone_result> run(const std::shared_ptr<SharedModel>& model,
       });
   worker.end_run();
   worker->held = std::max(worker->held, running_bytes(planned));
-  add_device_fallbacks(*model, result->fallbacks);
+  result->fallbacks = checked_fallbacks(*model, *worker->pipeline);
   for (const std::string& line : result->fallbacks) result->fallback_lines.push_back(line.c_str());
   return result;
 }

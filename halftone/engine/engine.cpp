@@ -176,8 +176,8 @@ void check_memory(const LoadedModel& loaded, const ModelMemory& planned, int64_t
   }
 }
 
-std::vector<std::string> run_fallbacks(const LoadedModel& loaded) {
-  std::vector<std::string> lines = loaded.pipeline->notes();
+std::vector<std::string> run_fallbacks(const LoadedModel& loaded, const Pipeline& pipeline) {
+  std::vector<std::string> lines = pipeline.notes();
   if (loaded.context == nullptr) return lines;
   for (const std::string& line : loaded.context->fallbacks()) lines.push_back(line);
   return lines;

@@ -72,6 +72,9 @@ std::string default_model();
 void check_memory(const LoadedModel& loaded, const ModelMemory& planned, int64_t limit);
 
 // After a run: what was done in another way than it should have been.
-std::vector<std::string> run_fallbacks(const LoadedModel& loaded);
+std::vector<std::string> run_fallbacks(const LoadedModel& loaded, const Pipeline& pipeline);
+inline std::vector<std::string> run_fallbacks(const LoadedModel& loaded) {
+  return run_fallbacks(loaded, *loaded.pipeline);
+}
 
 }  // namespace halftone
