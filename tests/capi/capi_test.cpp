@@ -403,7 +403,6 @@ TEST_F(CApi, AdaptersWithStrengths) {
   halftone_request request = small_request();
   const std::vector<float> plain = draw(request);
   std::vector<std::vector<float>> pictures;
-  // The second takes the place of the first in memory, and must not be taken for it.
   for (const char* name : {"a", "b", "c", "d"}) {
     write_adapter(dir / name, name);
     halftone_adapter* adapter = nullptr;
@@ -443,6 +442,24 @@ TEST_F(CApi, AdaptersWithStrengths) {
   request.adapters = &foreign;
   expect_refused(request, HALFTONE_USAGE, "adapters");
   halftone_adapter_free(foreign);
+}
+
+// Programs are found by the addresses of their adapters: none may be another's while they are kept.
+TEST_F(CApi, AnAdaptersAddressIsItsOwnWhileAProgramIsKept) {
+  const test::TempDir dir;
+  write_adapter(dir / "a", "a");
+  Engine engine;
+  const LoadedModel loaded = engine.load({.path = kModel, .device = "cpu", .threads = 1});
+  std::weak_ptr<const Adapter> seen;
+  {
+    GenerateRequest request = loaded.request("x");
+    request.width = request.height = 64;
+    request.steps = 1;
+    request.adapters = {{loaded.model->load_adapter((dir / "a").string()), 1.0f}};
+    seen = request.adapters[0].adapter;
+    generate(*loaded.pipeline, request, [](const Progress&) {});
+  }
+  EXPECT_FALSE(seen.expired());
 }
 
 TEST_F(CApi, PlansAndDescribes) {
@@ -499,7 +516,7 @@ TEST_F(CApi, HandlersOfTheProgramRunBetweenKernels) {
   ::sigaction(SIGALRM, &before, nullptr);
   EXPECT_EQ(drawn, expected);
   EXPECT_GE(in_callback, 5);
-  EXPECT_LE(most, 2);  // the one that waited, and one on the way out
+  EXPECT_LE(most, 8);  // the one that waited, and few on the way out; dozens where none is held
   EXPECT_EQ(elsewhere, 0);
   sigset_t mask;
   ::pthread_sigmask(SIG_SETMASK, nullptr, &mask);
