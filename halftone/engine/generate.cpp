@@ -50,7 +50,7 @@ void check_noise_of_all(const GenerateRequest& request, const Shape& one) {
 }
 
 JobRequest job_of(const GenerateRequest& request, int64_t index) {
-  JobRequest job = request;
+  JobRequest job = static_cast<const JobRequest&>(request);
   job.seed = request.seed + static_cast<uint64_t>(index);
   if (request.noise) job.noise = request.noise->rows(index, index + 1);
   return job;

@@ -82,16 +82,17 @@ void Stepper::step(std::span<Job* const> jobs) {
   std::vector<Job*> open(jobs.begin(), jobs.end());
   for (const Job* job : open) HT_ASSERT(!job->done());
   while (!open.empty()) {
-    const Job& first = *open[0];
-    const auto other = std::stable_partition(open.begin(), open.end(), [&](const Job* job) {
-      return job->latent_shape() == first.latent_shape() && job->guided_ == first.guided_ &&
-             job->text_tokens_ == first.text_tokens_ &&
-             job->memories_.size() == first.memories_.size() &&
-             job->schedule_.uses_noise() == first.schedule_.uses_noise();
-    });
-    step_alike({open.data(), static_cast<size_t>(other - open.begin())});
-    open.erase(open.begin(), other);
+    std::vector<Job*> alike, others;
+    for (Job* job : open) (can_share(*open[0], *job) ? alike : others).push_back(job);
+    step_alike(alike);
+    open = std::move(others);
   }
+}
+
+bool Stepper::can_share(const Job& a, const Job& b) {
+  return a.latent_shape() == b.latent_shape() && a.guided_ == b.guided_ &&
+         a.text_tokens_ == b.text_tokens_ && a.memories_.size() == b.memories_.size() &&
+         a.schedule_.uses_noise() == b.schedule_.uses_noise();
 }
 
 void Stepper::step_alike(std::span<Job* const> jobs) {

@@ -56,6 +56,7 @@ class Stepper {
 
  private:
   void step_alike(std::span<Job* const> jobs);
+  static bool can_share(const Job& a, const Job& b);  // a forward
 
   Pipeline& pipeline_;
 };

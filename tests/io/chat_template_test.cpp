@@ -22,7 +22,8 @@ TEST(ChatTemplates, RenderAsTransformersDoes) {
   for (const json& c : fixture["cases"]) {
     const ChatTemplate chat(c["template"], fixture["names"], "t");
     for (size_t i = 0; i < fixture["messages"].size(); ++i) {
-      EXPECT_EQ(chat.render(fixture["messages"][i]), c["texts"][i]) << c["name"] << " " << i;
+      EXPECT_EQ(chat.render(fixture["messages"][i]), c["texts"][i].get<std::string>())
+          << c["name"] << " " << i;
     }
   }
 }
