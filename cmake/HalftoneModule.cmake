@@ -38,6 +38,8 @@ function(halftone_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
   add_executable(${name}_test ${ARG_SOURCES})
   halftone_options(${name}_test)
+  # What is tested is optimized; what tests it need not be, and compiles in two thirds of the time.
+  target_compile_options(${name}_test PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
   target_compile_definitions(${name}_test PRIVATE
     HALFTONE_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data")
   target_link_libraries(${name}_test PRIVATE GTest::gtest_main GTest::gmock ${ARG_DEPENDS})
