@@ -3,9 +3,9 @@
 #include <cstring>
 
 #include "halftone/base/error.h"
-#include "halftone/io/scalar_tensor.h"
 #include "halftone/io/stored_weights.h"
 #include "halftone/numerics/swizzle.h"
+#include "halftone/tensor/float_values.h"
 
 namespace halftone {
 namespace {

@@ -8,8 +8,8 @@
 #include "halftone/io/conversion_notes.h"
 #include "halftone/io/dialect_markers.h"
 #include "halftone/io/quantization_metadata.h"
-#include "halftone/io/scalar_tensor.h"
 #include "halftone/io/stored_parts.h"
+#include "halftone/tensor/float_values.h"
 
 namespace halftone {
 namespace {

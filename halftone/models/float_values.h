@@ -1,23 +1,3 @@
-// Values of a tensor in high precision (F32, BF16, F16) as floats.
 #pragma once
 
-#include <vector>
-
-#include "halftone/base/error.h"
-#include "halftone/numerics/bf16.h"
-#include "halftone/tensor/tensor.h"
-
-namespace halftone {
-
-inline std::vector<float> float_values(const Tensor& x) {
-  HT_ASSERT(is_high_precision(x.dtype()));
-  std::vector<float> values(static_cast<size_t>(x.numel()));
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = x.dtype() == DType::kF32    ? x.as<float>()[i]
-                : x.dtype() == DType::kBF16 ? to_float(x.as<bf16>()[i])
-                                            : to_float(x.as<fp16>()[i]);
-  }
-  return values;
-}
-
-}  // namespace halftone
+#include "halftone/tensor/float_values.h"

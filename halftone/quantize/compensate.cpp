@@ -10,22 +10,13 @@
 #include "halftone/numerics/bf16.h"
 #include "halftone/numerics/minifloat.h"
 #include "halftone/numerics/scale_rules.h"
+#include "halftone/tensor/float_values.h"
 
 namespace halftone {
 namespace {
 
 // A share of the mean diagonal that is added to it: inputs that were never seen have no moment.
 constexpr double kDamping = 0.01;
-
-std::vector<float> as_floats(const Tensor& x) {
-  std::vector<float> values(static_cast<size_t>(x.numel()));
-  for (int64_t i = 0; i < x.numel(); ++i) {
-    values[i] = x.dtype() == DType::kF32    ? x.as<float>()[i]
-                : x.dtype() == DType::kBF16 ? to_float(x.as<bf16>()[i])
-                                            : to_float(x.as<fp16>()[i]);
-  }
-  return values;
-}
 
 // In several sums, so that the compiler can use vectors.
 double dot(const double* a, const double* b, int64_t n) {
@@ -279,7 +270,7 @@ const std::vector<float>& InputMoments::spread(int threads) const {
 
 double output_error(const Tensor& weight, const QuantizedTensor& q, const InputMoments& moments,
                     const Kernels& kernels, Stream stream) {
-  const std::vector<float> w = as_floats(weight);
+  const std::vector<float> w = float_values(weight);
   const Tensor y = dequantize(kernels, q, DType::kF32, stream);
   std::vector<float> d(w.size());
   for (size_t i = 0; i < d.size(); ++i) d[i] = w[i] - y.as<float>()[i];
@@ -306,7 +297,7 @@ QuantizedTensor quantize_compensated(const Tensor& weight, const Format& format,
     tensor_scale = plain.scales.as<float>()[0];
     q.scales.mutable_as<float>()[0] = tensor_scale;
   }
-  std::vector<float> w = as_floats(weight);
+  std::vector<float> w = float_values(weight);
   const RowRounder rounder(format, tensor_scale, cols, spread);
   auto* codes = reinterpret_cast<uint8_t*>(q.codes.mutable_bytes().data());
   auto* scales = reinterpret_cast<uint8_t*>(q.scales.mutable_bytes().data());

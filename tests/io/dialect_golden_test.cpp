@@ -1,9 +1,9 @@
 // Files that other tools wrote (tools/golden/dialects.py) stand for what those tools say.
 #include <gtest/gtest.h>
 
-#include "halftone/io/scalar_tensor.h"
 #include "halftone/io/stored_weights.h"
 #include "halftone/kernels/quantize.h"
+#include "halftone/tensor/float_values.h"
 #include "tests/support/tensors.h"
 
 namespace halftone {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "halftone/kernels/quantize.h"
+#include "halftone/tensor/float_values.h"
 #include "tests/support/tensors.h"
 
 namespace halftone {
@@ -25,12 +26,6 @@ Tensor activations(Data data) {
     if (data == kSpikes && test::uniform(1002, i) < 1e-4) x[i] *= 300;
   }
   return test::bf16_tensor({kM, kK}, x);
-}
-
-std::vector<float> decoded(const Tensor& x) {
-  std::vector<float> values(static_cast<size_t>(x.numel()));
-  for (int64_t i = 0; i < x.numel(); ++i) values[i] = to_float(x.as<bf16>()[i]);
-  return values;
 }
 
 std::vector<float> through(const Tensor& x, const Format& format) {
@@ -70,7 +65,7 @@ class Bands : public testing::Test {
     inputs_->w = test::bf16_tensor({kN, kK}, test::gaussians(101, kN * kK));
     for (int d = 0; d < kDataCount; ++d) {
       inputs_->x[d] = activations(static_cast<Data>(d));
-      inputs_->exact[d] = product(decoded(inputs_->x[d]), decoded(inputs_->w));
+      inputs_->exact[d] = product(float_values(inputs_->x[d]), float_values(inputs_->w));
     }
   }
   static void TearDownTestSuite() { delete inputs_; }
@@ -81,11 +76,11 @@ class Bands : public testing::Test {
 
   // Both operands quantized; a null format leaves one as it is.
   static void expect_band(const Format* x_format, const Format* w_format, Expected expected) {
-    const auto w = w_format ? through(inputs_->w, *w_format) : decoded(inputs_->w);
+    const auto w = w_format ? through(inputs_->w, *w_format) : float_values(inputs_->w);
     const double wanted[] = {expected.gaussian, expected.outliers, expected.spikes};
     for (int d = 0; d < kDataCount; ++d) {
       if (wanted[d] == 0) continue;
-      const auto x = x_format ? through(inputs_->x[d], *x_format) : decoded(inputs_->x[d]);
+      const auto x = x_format ? through(inputs_->x[d], *x_format) : float_values(inputs_->x[d]);
       const double error = relative_error(product(x, w), inputs_->exact[d]);
       EXPECT_NEAR(error, wanted[d], 0.1 * wanted[d]) << "data " << d;
     }

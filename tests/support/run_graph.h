@@ -8,6 +8,7 @@
 #include "halftone/graph/ops.h"
 #include "halftone/passes/autodiff.h"
 #include "halftone/runtime/program.h"
+#include "halftone/tensor/float_values.h"
 #include "tests/support/tensors.h"
 
 namespace halftone::test {
@@ -19,13 +20,7 @@ inline Tensor random_tensor(const Shape& shape, uint64_t seed, DType dtype = DTy
   return dtype == DType::kBF16 ? bf16_tensor(shape, values) : f32_tensor(shape, values);
 }
 
-inline std::vector<float> floats(const Tensor& t) {
-  std::vector<float> out(static_cast<size_t>(t.numel()));
-  for (int64_t i = 0; i < t.numel(); ++i) {
-    out[i] = t.dtype() == DType::kBF16 ? to_float(t.as<bf16>()[i]) : t.as<float>()[i];
-  }
-  return out;
-}
+inline std::vector<float> floats(const Tensor& t) { return float_values(t); }
 
 inline Tensor int_tensor(const std::vector<int32_t>& values, const Shape& shape) {
   Tensor t = Tensor::empty(DType::kI32, shape);

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cstring>
 #include <limits>
 #include <set>
 
+#include "halftone/tensor/float_values.h"
 #include "halftone/tensor/quantized_tensor.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
@@ -88,6 +91,25 @@ TEST(Storage, MapsFilesReadOnly) {
             (dir / "none").string() + ": no such file");
   EXPECT_EQ(test::error_of([&] { Storage::map_file(dir.path()); }),
             dir.path().string() + ": is a folder, not a file");
+}
+
+TEST(FloatValues, AreExactInEveryHighPrecision) {
+  const float values[] = {1.5f, -0.0f, 0x1p-14f, 300};  // of all three
+  Tensor f32 = Tensor::empty(DType::kF32, {2, 2}), b16 = Tensor::empty(DType::kBF16, {2, 2}),
+         f16 = Tensor::empty(DType::kF16, {2, 2});
+  const uint16_t halves[] = {0x3E00, 0x8000, 0x0400, 0x5CB0};
+  std::copy_n(values, 4, f32.mutable_as<float>().begin());
+  for (int i = 0; i < 4; ++i) b16.mutable_as<bf16>()[i] = to_bf16(values[i]);
+  std::memcpy(f16.mutable_bytes().data(), halves, sizeof halves);
+  for (const Tensor& x : {f32, b16, f16}) {
+    const Tensor wide = as_f32(x);
+    EXPECT_EQ(wide.shape(), x.shape());
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_EQ(std::bit_cast<uint32_t>(float_values(x)[i]), std::bit_cast<uint32_t>(values[i]));
+      EXPECT_EQ(std::bit_cast<uint32_t>(wide.as<float>()[i]), std::bit_cast<uint32_t>(values[i]));
+    }
+  }
+  EXPECT_EQ(as_f32(f32).bytes().data(), f32.bytes().data());
 }
 
 TEST(QuantizedTensor, PartsHaveTheDocumentedShapes) {
