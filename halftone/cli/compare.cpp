@@ -9,6 +9,7 @@
 #include "halftone/base/files.h"
 #include "halftone/base/text.h"
 #include "halftone/cli/cli.h"
+#include "halftone/cli/flags.h"
 #include "halftone/cli/model_options.h"
 #include "halftone/cli/progress_bar.h"
 #include "halftone/io/output.h"
@@ -161,7 +162,7 @@ void add_compare(CLI::App& app, const Context& context) {
       ->type_name("TEXT...");
   command->add_option("--prompts", o->file, "Read prompts from this file, one per line")
       ->type_name("FILE");
-  const auto known = CLI::IsMember({"fp32", "bf16", "fp8", "fp8-tensor", "mxfp8", "nvfp4"});
+  const auto known = precision_name();
   command->add_option("--reference", o->reference, "What they are compared with")
       ->capture_default_str()
       ->type_name("P")
@@ -175,8 +176,7 @@ void add_compare(CLI::App& app, const Context& context) {
       ->delimiter(',')
       ->capture_default_str()
       ->type_name("P,...")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp8", "fp8-tensor", "mxfp8", "nvfp4"}) |
-              CLI::ExistingDirectory);
+      ->check(precision_name() | CLI::ExistingDirectory);
   command->add_option("--seeds", o->seeds, "Seeds per prompt")
       ->capture_default_str()
       ->type_name("N")

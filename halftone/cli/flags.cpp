@@ -66,6 +66,12 @@ int64_t parse_bytes(const std::string& text, const char* flag) {
   return static_cast<int64_t>(number * factor);
 }
 
+CLI::Validator precision_name(std::vector<std::string> more) {
+  more.insert(more.end(), {"fp32", "bf16", "fp8", "fp8-tensor", "mxfp8", "nvfp4", "nvfp4-4over6",
+                           "nvfp4-16x16"});
+  return CLI::IsMember(std::move(more));
+}
+
 std::pair<int64_t, int64_t> parse_size(const std::string& text) {
   const size_t x = text.find('x');
   uint32_t width = 0, height = 0;

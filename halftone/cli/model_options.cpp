@@ -83,14 +83,14 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
   command
       .add_option(
           "--precision", options.precision,
-          "auto, stored, fp32, bf16, fp8, fp8-tensor, mxfp8 or nvfp4; stored is what the weights "
+          "auto, stored, fp32, bf16, fp8, fp8-tensor, mxfp8, nvfp4, nvfp4-4over6 or nvfp4-16x16; "
+          "stored is what the weights "
           "are quantized to in their file, and auto is that where the device multiplies in it and "
           "their certificate meets the "
           "threshold; or else fp32 on the CPU and bf16 on a GPU")
       ->capture_default_str()
       ->type_name("P")
-      ->check(
-          CLI::IsMember({"auto", "stored", "fp32", "bf16", "fp8", "fp8-tensor", "mxfp8", "nvfp4"}));
+      ->check(precision_name({"auto", "stored"}));
   command
       .add_option("--threshold", options.threshold,
                   "The least velocity cosine of a certificate that --precision auto trusts")

@@ -28,7 +28,8 @@ struct Options {
   bool json = false;
 };
 
-const std::vector<std::string> kFormats = {"fp8", "fp8-tensor", "mxfp8", "nvfp4"};
+const std::vector<std::string> kFormats = {"fp8",   "fp8-tensor",   "mxfp8",
+                                           "nvfp4", "nvfp4-4over6", "nvfp4-16x16"};
 
 double ratio(int64_t after, int64_t before) {
   return before == 0 ? 1.0 : static_cast<double>(after) / static_cast<double>(before);
@@ -65,14 +66,14 @@ ordered_json to_json(const FileQuantizeReport& report, const Options& options, d
 
 void print_row(const std::string& what, size_t tensors, int64_t before, int64_t after,
                const std::string& errors) {
-  fmt::print("  {:<18} {:>7} {:>12} {:>12} {:>6.3f}{}\n", what, tensors, human_bytes(before),
+  fmt::print("  {:<21} {:>7} {:>12} {:>12} {:>6.3f}{}\n", what, tensors, human_bytes(before),
              human_bytes(after), ratio(after, before), errors);
 }
 
 void print_text(const FileQuantizeReport& report, const Options& options, double seconds) {
   fmt::print("{} -> {} in {}\n", printable(options.input, 1000), printable(options.output, 1000),
              human_seconds(seconds));
-  fmt::print("  {:<18} {:>7} {:>12} {:>12} {:>6} {:>11} {:>11}\n", "", "TENSORS", "BEFORE", "AFTER",
+  fmt::print("  {:<21} {:>7} {:>12} {:>12} {:>6} {:>11} {:>11}\n", "", "TENSORS", "BEFORE", "AFTER",
              "RATIO", "ERROR MEAN", "WORST");
   const auto& worst = *report.worst();
   print_row(options.format + " weights", report.converted.size(), report.converted_bytes_before(),
@@ -133,6 +134,7 @@ void run_quantize(const Options& options, QuantizeModelOptions& model, const Con
   for (const auto& [flag, given] : needs_model) {
     if (given) throw Error(ErrorCode::kUsage, flag, "needs --model: a file alone cannot be run");
   }
+  check_dialect_holds(model.dialect, *find_format(options.format));
   FileQuantizeOptions how{
       *find_format(options.format), options.include, options.exclude, {}, {}, {}};
   const Stream stream{start_threads(options.threads)};
@@ -248,6 +250,10 @@ void add_quantize(CLI::App& app, const Context& context) {
       "  mxfp8       E4M3, a power-of-two scale per 32 weights     8.25 bits\n"
       "  nvfp4       E2M1, an E4M3 scale per 16 weights under one\n"
       "              float scale per tensor                        4.5 bits\n"
+      "  nvfp4-4over6  the same, each block scaled to 4 or to 6,\n"
+      "              whichever is nearer; a search tries it, too    4.5 bits\n"
+      "  nvfp4-16x16 the same, a scale for 16 x 16 weights: equal\n"
+      "              along rows and columns; rounded to nearest     4.5 bits\n"
       "The relative error printed is |x - quantized x| / |x| per tensor. The output appears under\n"
       "its name only when it is complete; Ctrl-C removes what was begun. Examples:\n"
       "  halftone quantize model.safetensors --format fp8 -o model-fp8.safetensors\n"
@@ -258,7 +264,9 @@ void add_quantize(CLI::App& app, const Context& context) {
       "  halftone quantize --model DIR --recipe DIR-nvfp4/recipe.toml -o AGAIN");
   auto options = std::make_shared<Options>();
   command->add_option("file", options->input, "The .safetensors file to read")->type_name("FILE");
-  command->add_option("-f,--format", options->format, "fp8, fp8-tensor, mxfp8 or nvfp4")
+  command
+      ->add_option("-f,--format", options->format,
+                   "fp8, fp8-tensor, mxfp8, nvfp4, nvfp4-4over6 or nvfp4-16x16")
       ->type_name("F")
       ->check(CLI::IsMember(kFormats));
   command

@@ -149,9 +149,12 @@ class ModelQuantizer {
         (options_.rounding == "auto" && given_ && given_->rounding == Rounding::kCompensated);
     calibrates_ = options_.calibrate || !options_.budget.empty() || compensated ||
                   options_.activations == "static";
-    rounding_ = (calibrates_ && options_.rounding == "auto" && !given_) || compensated
-                    ? Rounding::kCompensated
-                    : Rounding::kNearest;
+    if (format_.tile_rows != 1 && options_.rounding == "compensated") {
+      throw Error(ErrorCode::kUsage, "--rounding", "{} is rounded to nearest only", format_.name);
+    }
+    const bool usual = calibrates_ && options_.rounding == "auto" && !given_;
+    rounding_ = (usual && format_.tile_rows == 1) || compensated ? Rounding::kCompensated
+                                                                 : Rounding::kNearest;
   }
 
   void check() const {
@@ -192,12 +195,10 @@ class ModelQuantizer {
 
   // What the dialect cannot hold is known before the work.
   void check_dialect() const {
-    WeightInfo weight{"layer.weight", format_, {256, 256}, 1, {}, false};
-    const std::string why = why_not_in(*find_dialect(options_.dialect), weight);
-    if (!why.empty()) {
-      throw Error(ErrorCode::kUnsupported, "--dialect", "{} cannot be written for {}: {}",
-                  format_.name, options_.dialect, why);
-    }
+    check_dialect_holds(options_.dialect, format_);
+    if (!given_) return;
+    for (const auto& rule : given_->recipe.rules)
+      check_dialect_holds(options_.dialect, rule.format);
   }
 
   ModelOptions with(const std::string& precision, const std::string& compile) const {
@@ -385,10 +386,18 @@ class ModelQuantizer {
   }
 
   SearchInput search_input(Pipeline& model, const QuantizeRecipe& base) {
-    std::vector<Candidate> candidates = {{format_, true}, {format_, false}};
+    std::vector<Format> considered = {format_};
+    if (format_ == formats::nvfp4) considered.push_back(formats::nvfp4_4over6);
+    // With a scale per row, where the dialect has that.
     if (format_.element_bits() == 4) {
-      candidates.push_back({formats::fp8, true});
-      candidates.push_back({formats::fp8, false});
+      considered.push_back(why_not_held(options_.dialect, formats::fp8).empty()
+                               ? formats::fp8
+                               : formats::fp8_tensor);
+    }
+    std::vector<Candidate> candidates;
+    for (const Format& format : considered) {
+      candidates.push_back({format, true});
+      candidates.push_back({format, false});
     }
     const Minimize minimize = options_.minimize == "bytes"  ? Minimize::kBytes
                               : options_.minimize == "time" ? Minimize::kTime
@@ -400,7 +409,8 @@ class ModelQuantizer {
     result_.recipe = recipe_of(base, *result_.found, result_.found->chosen.choice);
     for (const auto& rule : result_.recipe.rules) {
       const auto scale = first_scales_.find(rule.pattern);
-      if (scale != first_scales_.end() && rule.format == format_ && rule.activations) {
+      const bool same_inputs = plain_format(rule.format) == plain_format(format_);
+      if (scale != first_scales_.end() && same_inputs && rule.activations) {
         result_.recipe.input_scales.insert(*scale);
       }
     }
@@ -571,6 +581,19 @@ class ModelQuantizer {
 };
 
 }  // namespace
+
+std::string why_not_held(const std::string& dialect, const Format& format) {
+  if (!format.quantized()) return {};
+  const WeightInfo weight{"layer.weight", format, {256, 256}, 1, {}, false};
+  return why_not_in(*find_dialect(dialect), weight);
+}
+
+void check_dialect_holds(const std::string& dialect, const Format& format) {
+  const std::string why = why_not_held(dialect, format);
+  if (why.empty()) return;
+  throw Error(ErrorCode::kUnsupported, "--dialect", "{} cannot be written for {}: {}", format.name,
+              dialect, why);
+}
 
 void quantize_model(const QuantizeModelOptions& options, const Context& context) {
   ModelQuantizer(options, context).run();

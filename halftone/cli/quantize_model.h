@@ -19,6 +19,11 @@ struct QuantizeModelOptions {
   bool json = false;
 };
 
+// Empty if weights of this format have a place in the dialect, otherwise why not.
+std::string why_not_held(const std::string& dialect, const Format& format);
+// An Error that names both where they have none.
+void check_dialect_holds(const std::string& dialect, const Format& format);
+
 void quantize_model(const QuantizeModelOptions& options, const Context& context);
 
 }  // namespace halftone::cli

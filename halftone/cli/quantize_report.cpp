@@ -117,15 +117,15 @@ void print_text(const ModelQuantizeResult& r) {
   fmt::print("{} -> {} in {}\n", printable(r.model, 1000), printable(r.output, 1000),
              human_seconds(r.seconds));
   if (r.found) print_curve(r);
-  fmt::print("  {:<18} {:>7} {:>12} {:>12} {:>6} {:>11}\n", "", "LINEARS", "BEFORE", "AFTER",
+  fmt::print("  {:<21} {:>7} {:>12} {:>12} {:>6} {:>11}\n", "", "LINEARS", "BEFORE", "AFTER",
              "RATIO", "ERROR MEAN");
   for (const auto& [name, row] : rows_of(r)) {
-    fmt::print("  {:<18} {:>7} {:>12} {:>12} {:>6.3f} {:>11.3e}\n", name, row.weights,
+    fmt::print("  {:<21} {:>7} {:>12} {:>12} {:>6.3f} {:>11.3e}\n", name, row.weights,
                human_bytes(row.before), human_bytes(row.after),
                static_cast<double>(row.after) / static_cast<double>(row.before),
                row.error / row.weights);
   }
-  fmt::print("  {:<18} {:>7} {:>12} {:>12} {:>6.3f}\n", "all of the file", "",
+  fmt::print("  {:<21} {:>7} {:>12} {:>12} {:>6.3f}\n", "all of the file", "",
              human_bytes(r.files.file_bytes_before), human_bytes(r.files.file_bytes_after),
              static_cast<double>(r.files.file_bytes_after) /
                  static_cast<double>(r.files.file_bytes_before));

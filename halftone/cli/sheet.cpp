@@ -9,6 +9,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/text.h"
 #include "halftone/cli/cli.h"
+#include "halftone/cli/flags.h"
 #include "halftone/cli/model_options.h"
 #include "halftone/cli/progress_bar.h"
 #include "halftone/io/output.h"
@@ -198,7 +199,7 @@ void add_sheet(CLI::App& app, const Context& context) {
   command->add_option("--precisions", o->precisions, "Precisions, separated by commas")
       ->delimiter(',')
       ->type_name("P,...")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp8", "fp8-tensor", "mxfp8", "nvfp4"}));
+      ->check(precision_name());
   add_model_options(*command, o->model);
   command->remove_option(command->get_option("--precision"));
   add_sampling_options(*command, o->sampling);

@@ -25,7 +25,7 @@ std::vector<Group> groups_of(std::span<const WeightInfo> weights) {
   std::map<std::tuple<std::string, bool, bool>, Group> groups;
   for (const WeightInfo& w : weights) {
     const bool is_static = w.input_scale.has_value();
-    Group& group = groups[{std::string(w.format.name), is_static, w.full_precision}];
+    Group& group = groups[{std::string(plain_format(w.format).name), is_static, w.full_precision}];
     group.format = w.format;
     group.static_input = is_static;
     group.full_precision = w.full_precision;

@@ -131,7 +131,7 @@ std::map<std::string, ComfyMarker> parse_comfy_metadata(std::string_view text,
 
 std::optional<std::string> comfy_marker_json(const Format& format, bool full_precision) {
   for (const ComfyName& known : kComfyNames) {
-    if (known.format->name != format.name) continue;
+    if (known.format->name != plain_format(format).name) continue;
     json object = {{"format", known.name}};
     if (full_precision) object["full_precision_matrix_mult"] = true;
     return object.dump();

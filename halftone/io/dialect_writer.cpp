@@ -209,7 +209,7 @@ ConversionNote note_for(Dialect dialect, const WeightInfo& w) {
   if (!halftone) {
     const bool padded = dialect == Dialect::kComfyUI && comfy_shape(w.format, w.shape) != w.shape;
     const bool like_tensor = is_row(w.format) && w.shape[0] == 1;
-    if (w.format != *find_format(w.format.name) || padded || like_tensor) {
+    if (w.format != *find_format(plain_format(w.format).name) || padded || like_tensor) {
       note.entry = QuantizedEntry{w.format, w.shape};
     }
   }

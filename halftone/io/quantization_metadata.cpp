@@ -50,7 +50,8 @@ QuantizedEntry parse_entry(const nlohmann::json& json, const std::string& where,
   const ConfigReader read(json, fmt::format("{}: tensor '{}'", where, printable(tensor)));
   const std::string name = read.text("format");
   const auto found = find_format(name);
-  if (!found || !found->quantized())
+  // Variants are told by their fields.
+  if (!found || !found->quantized() || plain_format(*found) != *found)
     fail(where, tensor, "unknown format '" + printable(name) + "'");
   QuantizedEntry entry{*found, parse_shape(read.field("shape"), where, tensor)};
   Format& format = entry.format;
@@ -73,6 +74,7 @@ QuantizedEntry parse_entry(const nlohmann::json& json, const std::string& where,
     if (format.tile_rows != 1 && format.tile_rows != 16) {
       read.fail("tile_rows", "is not 1 or 16");
     }
+    format = named_format(format);
   }
   if (const std::string why = why_invalid(format); !why.empty()) fail(where, tensor, why);
   return entry;
@@ -90,7 +92,7 @@ std::string to_json(const QuantizationMetadata& metadata) {
   nlohmann::json tensors = nlohmann::json::object();
   for (const auto& [name, entry] : metadata) {
     const Format& f = entry.format;
-    nlohmann::json json = {{"format", f.name},
+    nlohmann::json json = {{"format", plain_format(f).name},
                            {"shape", entry.shape.dims()},
                            {"scale", scale_span_name(f)},
                            {"rounding", "nearest-even"}};

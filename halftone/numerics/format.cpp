@@ -7,9 +7,10 @@ namespace halftone {
 namespace {
 
 constexpr std::array kFormats = {
-    formats::fp32,       formats::bf16,       formats::fp8,
-    formats::fp8_tensor, formats::fp8_e5m2,   formats::fp8_e5m2_tensor,
-    formats::mxfp8,      formats::mxfp8_e5m2, formats::nvfp4,
+    formats::fp32,         formats::bf16,        formats::fp8,
+    formats::fp8_tensor,   formats::fp8_e5m2,    formats::fp8_e5m2_tensor,
+    formats::mxfp8,        formats::mxfp8_e5m2,  formats::nvfp4,
+    formats::nvfp4_4over6, formats::nvfp4_16x16,
 };
 
 }  // namespace
@@ -64,6 +65,20 @@ std::optional<Format> find_format(std::string_view name) {
                                    [&](const Format& f) { return f.name == name; });
   if (found == kFormats.end()) return std::nullopt;
   return *found;
+}
+
+Format plain_format(Format format) {
+  format.tile_rows = 1;
+  format.four_over_six = false;
+  return named_format(format);
+}
+
+Format named_format(Format format) {
+  if (format.element != ElementType::kE2M1) return format;
+  format.name = format.four_over_six    ? formats::nvfp4_4over6.name
+                : format.tile_rows != 1 ? formats::nvfp4_16x16.name
+                                        : formats::nvfp4.name;
+  return format;
 }
 
 std::string_view to_string(ExponentRounding rounding) {

@@ -69,12 +69,20 @@ inline constexpr Format fp8_e5m2_tensor{"fp8-e5m2-tensor", ElementType::kE5M2, S
 inline constexpr Format mxfp8{"mxfp8", ElementType::kE4M3, ScaleType::kE8M0, ScaleSpan::kBlock, 32};
 inline constexpr Format mxfp8_e5m2{"mxfp8-e5m2", ElementType::kE5M2, ScaleType::kE8M0, ScaleSpan::kBlock, 32};
 inline constexpr Format nvfp4{"nvfp4", ElementType::kE2M1, ScaleType::kE4M3, ScaleSpan::kBlock, 16, true};
+// For weights; what reads them sees nvfp4.
+inline constexpr Format nvfp4_4over6{"nvfp4-4over6", ElementType::kE2M1, ScaleType::kE4M3, ScaleSpan::kBlock, 16, true, ExponentRounding::kRCeil, 0, 1, true};
+inline constexpr Format nvfp4_16x16{"nvfp4-16x16", ElementType::kE2M1, ScaleType::kE4M3, ScaleSpan::kBlock, 16, true, ExponentRounding::kRCeil, 0, 16};
 // clang-format on
 }  // namespace formats
 
 // Every format above, in that order.
 std::span<const Format> all_formats();
 std::optional<Format> find_format(std::string_view name);
+// Without options of how weights are rounded, under the name of what is left: nvfp4 for each of its
+// variants. Values are decoded alike, so this is what other tools and activations know them as.
+Format plain_format(Format format);
+// The same, under the name that its options have above.
+Format named_format(Format format);
 
 std::string_view to_string(ExponentRounding rounding);
 std::string_view to_string(ScaleSpan span);

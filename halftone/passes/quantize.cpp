@@ -43,7 +43,8 @@ std::string why_unsupported(const Format& format, const Shape& shape) {
 }
 
 // Activations take the weights' format, but are never E5M2 (that is for gradients) nor tiled (that
-// is for weights that are read along both dimensions).
+// is for weights that are read along both dimensions), and their scales are not tried out
+// (4-over-6): fused quantizers see a value once.
 Format activation_format(Format format) {
   if (format.element == ElementType::kE5M2) {
     format.element = ElementType::kE4M3;
@@ -51,8 +52,7 @@ Format activation_format(Format format) {
                   : format.span == ScaleSpan::kRow ? formats::fp8.name
                                                    : formats::fp8_tensor.name;
   }
-  format.tile_rows = 1;
-  return format;
+  return plain_format(format);
 }
 
 }  // namespace

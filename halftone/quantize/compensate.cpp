@@ -136,7 +136,7 @@ class RowRounder {
         const float amax = largest(w + first, end - first);
         uint8_t& code = scales[first / format_.block];
         if (format_.global_scale) {
-          code = nvfp4_block_scale(amax, 6.0f, tensor_scale_, format_.min_block_scale);
+          code = nvfp4_scale(w + first, end - first, amax);
           scale = decode<E4M3>(code) * tensor_scale_;
           factor = nvfp4_reciprocal(decode<E4M3>(code), tensor_scale_);
         } else {
@@ -155,6 +155,27 @@ class RowRounder {
     float most = 0;
     for (int64_t i = 0; i < n; ++i) most = std::max(most, std::fabs(x[i]));
     return most;
+  }
+
+  // Of the block as it is by now, by the rules of the plain quantizer.
+  uint8_t nvfp4_scale(const float* x, int64_t n, float amax) const {
+    const auto scale_for = [&](float target) {
+      return nvfp4_block_scale(amax, target, tensor_scale_, format_.min_block_scale);
+    };
+    const uint8_t six = scale_for(6);
+    if (!format_.four_over_six) return six;
+    const uint8_t four = scale_for(4);
+    return squared_error(x, n, four) < squared_error(x, n, six) ? four : six;
+  }
+  double squared_error(const float* x, int64_t n, uint8_t code) const {
+    const float scale = decode<E4M3>(code) * tensor_scale_;
+    const float factor = nvfp4_reciprocal(decode<E4M3>(code), tensor_scale_);
+    double sum = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const double error = x[i] - code_of(format_.element, x[i] * factor).value * scale;
+      sum += error * error;
+    }
+    return sum;
   }
 
   void round_column(float* w, int64_t j, float scale, float factor, uint8_t* codes) const {
@@ -284,7 +305,7 @@ QuantizedTensor quantize_compensated(const Tensor& weight, const Format& format,
                                      Stream stream) {
   const QuantizedTensor plain = quantize(kernels, weight, format, {}, stream);
   const int64_t rows = weight.shape()[0], cols = weight.shape()[1];
-  const bool takes = !format.four_over_six && format.tile_rows == 1;
+  const bool takes = format.tile_rows == 1;  // rows of a tile would have to be rounded together
   if (moments.size() != cols || !takes) return plain;
   const std::vector<float>& spread = moments.spread(stream.threads);
   if (spread.empty()) return plain;

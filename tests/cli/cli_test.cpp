@@ -131,14 +131,15 @@ TEST_F(Cli, InspectShowsTheTensorsOfAFileWithABrokenMarkerAndFails) {
 
 TEST_F(Cli, QuantizeEveryFormatAndInspectIt) {
   const std::string model = write_model();
-  for (const char* format : {"fp8", "fp8-tensor", "mxfp8", "nvfp4"}) {
+  for (const char* format :
+       {"fp8", "fp8-tensor", "mxfp8", "nvfp4", "nvfp4-4over6", "nvfp4-16x16"}) {
     const Result result =
         run({"quantize", model, "--format", format, "-o", path("out.safetensors"), "--json"});
     EXPECT_EQ(result.err, "");
     const json report = json::parse(result.out);
     EXPECT_EQ(report["converted"].size(), 1u) << format;
     EXPECT_GT(report["relative_error"]["worst"].get<double>(), 0.01);
-    EXPECT_LT(report["relative_error"]["worst"].get<double>(), 0.12);
+    EXPECT_LT(report["relative_error"]["worst"].get<double>(), 0.13);
     EXPECT_LT(report["converted_bytes"]["after"].get<int>(),
               report["converted_bytes"]["before"].get<int>());
     const json inspected = json::parse(run({"inspect", path("out.safetensors"), "--json"}).out);
@@ -156,6 +157,10 @@ TEST_F(Cli, QuantizeEveryFormatAndInspectIt) {
   const json comfy = json::parse(run({"inspect", path("comfy.safetensors"), "--json"}).out);
   EXPECT_EQ(comfy["quantization"]["dialect"], "comfyui");
   EXPECT_FALSE(std::filesystem::exists(path("comfy.safetensors.halftone")));
+  // What a dialect cannot hold is refused before anything is read.
+  expect_one_line(run({"quantize", path("none.safetensors"), "--format", "fp8", "--dialect",
+                       "comfyui", "-o", path("x")}),
+                  1, "--dialect: fp8 cannot be written for comfyui");
 }
 
 TEST_F(Cli, ConvertThereAndBackAndInspectNamesTheDialect) {
@@ -186,6 +191,23 @@ TEST_F(Cli, ConvertThereAndBackAndInspectNamesTheDialect) {
                   2, "cannot be overruled");
   expect_one_line(run({"convert", model, "--to", "comfyui", "-o", path("x")}), 1,
                   "holds no quantized weight");
+}
+
+TEST_F(Cli, VariantsAreNvfp4ForOtherToolsAndComeBackAsTheyWere) {
+  const std::string model = write_model();
+  for (const char* variant : {"nvfp4-4over6", "nvfp4-16x16"}) {
+    const std::string ours = path(variant);
+    ASSERT_EQ(run({"quantize", model, "--format", variant, "-o", ours}).code, 0);
+    for (const char* dialect : {"comfyui", "modelopt", "compressed-tensors", "torchao"}) {
+      const std::string theirs = path("theirs"), back = path("back");
+      ASSERT_EQ(run({"convert", ours, "--to", dialect, "-o", theirs}).code, 0) << dialect;
+      ASSERT_EQ(run({"convert", theirs, "--to", "halftone", "-o", back}).code, 0) << dialect;
+      EXPECT_EQ(test::read_file(back), test::read_file(ours)) << dialect;
+      const json inspected = json::parse(run({"inspect", theirs, "--json"}).out);
+      EXPECT_EQ(inspected["quantization"]["dialect"], dialect);
+    }
+  }
+  EXPECT_NE(test::read_file(path("nvfp4-4over6")), test::read_file(path("nvfp4-16x16")));
 }
 
 TEST_F(Cli, CtrlCLeavesNothingBehind) {

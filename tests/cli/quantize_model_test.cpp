@@ -86,6 +86,42 @@ TEST_F(CliQuantizeModel, CalibratesCertifiesAndRunsFromTheFolder) {
   EXPECT_THAT(used("auto")["why"], HasSubstr("nvfp4 is not native here"));
 }
 
+TEST_F(CliQuantizeModel, VariantsOfNvfp4AreChosenByNameStoredAndRun) {
+  for (const char* variant : {"nvfp4-4over6", "nvfp4-16x16"}) {
+    const Result result = calibrated(variant, variant, {"--certify", "0"});
+    ASSERT_EQ(result.code, 0) << result.err;
+    EXPECT_EQ(json::parse(result.out)["formats"][variant]["weights"], 28);
+    const Result made =
+        run({"generate", "x", "--model", path(variant), "--size", "24x16", "--steps", "2",
+             "--precision", "stored", "-o", path("x.png"), "--json"});
+    ASSERT_EQ(made.code, 0) << made.err;
+    EXPECT_EQ(json::parse(made.out)["precision"]["used"], variant);
+    const Result again = quantize(
+        {"--recipe", path(variant) + "/recipe.toml", "--certify", "0", "-o", path("again")});
+    ASSERT_EQ(again.code, 0) << again.err;
+    EXPECT_TRUE(bytes_of(variant + std::string(kWeights)) ==
+                bytes_of(std::string("again") + kWeights));
+  }
+  EXPECT_FALSE(bytes_of(std::string("nvfp4-4over6") + kWeights) ==
+               bytes_of(std::string("nvfp4-16x16") + kWeights));
+  expect_one_line(calibrated("nvfp4-16x16", "x", {"--rounding", "compensated"}), 2,
+                  "--rounding: nvfp4-16x16 is rounded to nearest only");
+}
+
+// Formats that a search or a recipe would add are held to the dialect, too.
+TEST_F(CliQuantizeModel, NoFormatIsChosenThatTheDialectCannotHold) {
+  const Result result = calibrated(
+      "nvfp4", "out", {"--budget", "cosine=0.9999", "--certify", "0", "--dialect", "comfyui"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(json::parse(result.out)["search"]["groups"][0]["loss"].dump(),
+              HasSubstr("\"fp8-tensor\""));
+  std::ofstream(path("rules.toml")) << "version = 1\nfamily = \"z-image\"\nformat = \"nvfp4\"\n"
+                                       "[[layer]]\nmatch = \"layers.0.*\"\nformat = \"fp8\"\n";
+  expect_one_line(
+      quantize({"--recipe", path("rules.toml"), "--dialect", "comfyui", "-o", path("x")}), 1,
+      "--dialect: fp8 cannot be written for comfyui");
+}
+
 TEST_F(CliQuantizeModel, ARecipeDoesTheSameAgain) {
   ASSERT_EQ(calibrated("fp8", "one", {"--exclude", "layers.0.*"}).code, 0);
   const Result again = quantize({"--recipe", path("one/recipe.toml"), "-o", path("two")});
@@ -125,9 +161,13 @@ TEST_F(CliQuantizeModel, ABudgetIsKeptAndTheCurveShown) {
   EXPECT_TRUE(report["search"]["within_budget"]);
   EXPECT_GT(report["search"]["curve"].size(), 3u);
   EXPECT_FALSE(report.contains("certificate"));
+  int better = 0;
   for (const json& group : report["search"]["groups"]) {
     EXPECT_THAT(group["weights"][0], testing::Not(HasSubstr(".w2.")));
+    better += group["loss"]["nvfp4-4over6"] < group["loss"]["nvfp4"] ? 1 : 0;
   }
+  EXPECT_GT(better, 0);  // or it is not worth its time
+  EXPECT_THAT(bytes_of("out/recipe.toml"), HasSubstr("format = \"nvfp4-4over6\""));
 }
 
 TEST_F(CliQuantizeModel, ABudgetIsHeldToTheCertificate) {

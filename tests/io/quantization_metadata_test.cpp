@@ -19,14 +19,11 @@ TEST(QuantizationMetadata, EveryFormatAndOptionRoundTrips) {
   for (const Format& format : all_formats()) {
     if (format.quantized()) metadata[fmt::format("layer.{}.weight", i++)] = {format, {4, 64}};
   }
-  Format floor = formats::mxfp8, clamp = formats::nvfp4, tiles = formats::nvfp4,
-         better = formats::nvfp4;
+  Format floor = formats::mxfp8, clamp = formats::nvfp4, both = formats::nvfp4_4over6;
   floor.rounding = ExponentRounding::kFloor;
   clamp.min_block_scale = 0x1p-6f;
-  tiles.tile_rows = 16;
-  better.four_over_six = true;
-  for (const Format& f : {floor, clamp, tiles, better})
-    metadata[fmt::format("x.{}", i++)] = {f, {1, 33}};
+  both.min_block_scale = 0x1p-9f;
+  for (const Format& f : {floor, clamp, both}) metadata[fmt::format("x.{}", i++)] = {f, {1, 33}};
   const auto parsed = parse_quantization_metadata(to_json(metadata), "f");
   ASSERT_EQ(parsed.size(), metadata.size());
   for (const auto& [name, entry] : metadata) {
@@ -75,6 +72,10 @@ TEST(QuantizationMetadata, WhatDoesNotFitIsNamed) {
     return parse(changed.replace(changed.find(from), from.size(), to));
   };
   EXPECT_EQ(parse(nvfp4), "(no error)");
+  // Whoever reads nvfp4 reads its variants, which are told by fields alone.
+  EXPECT_THAT(to_json({{"a", {formats::nvfp4_4over6, {2, 16}}}}),
+              HasSubstr(R"("format":"nvfp4",)"));
+  EXPECT_THAT(with("\"nvfp4\"", "\"nvfp4-4over6\""), HasSubstr("unknown format 'nvfp4-4over6'"));
   EXPECT_THAT(with("\"tile_rows\":1", "\"tile_rows\":7"), HasSubstr("'tile_rows'"));
   EXPECT_THAT(with("false", "\"yes\""), HasSubstr("'four_over_six'"));
   EXPECT_THAT(with("\"scale\":\"block\"", "\"scale\":\"channel\""),

@@ -19,6 +19,21 @@ TEST(Format, NamesAreUniqueAndFindable) {
   EXPECT_FALSE(find_format("").has_value());
 }
 
+TEST(Format, VariantsHaveNamesOfTheirOwnAndAreReadAsWhatTheyVary) {
+  Format tiles = formats::nvfp4, better = formats::nvfp4;
+  tiles.tile_rows = 16;
+  better.four_over_six = true;
+  EXPECT_EQ(named_format(tiles), *find_format("nvfp4-16x16"));
+  EXPECT_EQ(named_format(better), *find_format("nvfp4-4over6"));
+  for (const Format& format : all_formats()) {
+    EXPECT_EQ(named_format(format), format) << format.name;
+    EXPECT_EQ(plain_format(format), format.element == ElementType::kE2M1 ? formats::nvfp4 : format);
+  }
+  Format clamped = formats::nvfp4_4over6;
+  clamped.min_block_scale = 0x1p-6f;
+  EXPECT_EQ(plain_format(clamped).min_block_scale, 0x1p-6f);  // not of how it is rounded
+}
+
 TEST(Format, SizesOfRowsThatAreNoMultipleOfTheBlock) {
   EXPECT_EQ(formats::fp8.code_bytes(33), 33);
   EXPECT_EQ(formats::nvfp4.code_bytes(33), 17);

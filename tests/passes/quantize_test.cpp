@@ -63,6 +63,22 @@ QuantizeRecipe recipe_of(const Format& format, bool activations = true) {
   return recipe;
 }
 
+// Weights alone are rounded in a variant: fused quantizers know the plain format.
+TEST(QuantizedLinears, VariantsAreOfWeightsAlone) {
+  for (const Format& format : {formats::nvfp4_4over6, formats::nvfp4_16x16}) {
+    const QuantizedGraph quantized = quantize_linears(*LinearCase{}.graph(), recipe_of(format));
+    EXPECT_EQ(quantized.report.converted.at(0).format, format);
+    int linears = 0;
+    for (const Node& node : quantized.graph->nodes()) {
+      if (node.op != Op::kLinear) continue;
+      ++linears;
+      EXPECT_EQ(quantized.graph->values()[node.inputs[1]].type.quantized, format);
+      EXPECT_EQ(std::get<LinearAttributes>(node.attributes).activations, formats::nvfp4);
+    }
+    EXPECT_EQ(linears, 1);
+  }
+}
+
 struct Band {
   Format format;
   double both, weight_only;
@@ -72,7 +88,9 @@ INSTANTIATE_TEST_SUITE_P(, QuantizedLinear,
                          testing::Values(Band{formats::fp8, 3.74e-2, 2.65e-2},
                                          Band{formats::fp8_tensor, 3.75e-2, 2.65e-2},
                                          Band{formats::mxfp8, 3.77e-2, 2.66e-2},
-                                         Band{formats::nvfp4, 1.35e-1, 9.53e-2}),
+                                         Band{formats::nvfp4, 1.35e-1, 9.53e-2},
+                                         Band{formats::nvfp4_4over6, 1.28e-1, 8.63e-2},
+                                         Band{formats::nvfp4_16x16, 1.46e-1, 1.11e-1}),
                          [](const auto& tested) {
                            std::string name(tested.param.format.name);
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -64,8 +64,8 @@ TEST(Compensate, OutputsAreMuchNearerWhereInputsAreCorrelated) {
   const Tensor x = correlated_inputs(),
                w = test::f32_tensor({kOut, kIn}, test::gaussians(4, kOut * kIn));
   const InputMoments moments = moments_of(x);
-  for (const Format& format :
-       {formats::fp8, formats::fp8_tensor, formats::fp8_e5m2, formats::mxfp8, formats::nvfp4}) {
+  for (const Format& format : {formats::fp8, formats::fp8_tensor, formats::fp8_e5m2, formats::mxfp8,
+                               formats::nvfp4, formats::nvfp4_4over6}) {
     const QuantizedTensor plain = quantize(cpu_kernels(), w, format, {}, {1});
     const QuantizedTensor q = quantize_compensated(w, format, moments, cpu_kernels(), {2});
     const double before = output_error_by_hand(x, w, plain), after = output_error_by_hand(x, w, q);
@@ -94,6 +94,12 @@ TEST(Compensate, WithoutCorrelationItIsPlainRounding) {
   for (int64_t i = 0; i < kIn; ++i) eye[i * (kIn + 1)] = 1;
   InputMoments moments;
   moments.restore(kIn, eye);
+  for (const Format& format : {formats::nvfp4_4over6, formats::nvfp4_16x16}) {
+    const QuantizedTensor expected = quantize(cpu_kernels(), w, format, {}, {1});
+    const QuantizedTensor actual = quantize_compensated(w, format, moments, cpu_kernels(), {1});
+    EXPECT_TRUE(std::ranges::equal(actual.codes.bytes(), expected.codes.bytes())) << format.name;
+    EXPECT_TRUE(std::ranges::equal(actual.scales.bytes(), expected.scales.bytes())) << format.name;
+  }
   const QuantizedTensor plain = quantize(cpu_kernels(), w, formats::nvfp4, {}, {1});
   const QuantizedTensor q = quantize_compensated(w, formats::nvfp4, moments, cpu_kernels(), {1});
   EXPECT_TRUE(std::ranges::equal(q.codes.bytes(), plain.codes.bytes()));

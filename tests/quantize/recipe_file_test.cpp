@@ -21,7 +21,9 @@ RecipeFile example() {
   file.recipe.keep = {{"*norm*", "norms \"stay\""}};
   file.recipe.rules = {{"layers.0.*", formats::bf16, true},
                        {"layers.1.*", formats::fp8, false},
-                       {"layers.2.*", formats::mxfp8, true}};
+                       {"layers.2.*", formats::mxfp8, true},
+                       {"layers.3.*", formats::nvfp4_4over6, true},
+                       {"layers.4.*", formats::nvfp4_16x16, true}};
   file.recipe.input_scales = {{"layers.3.w.weight", 0.1f}, {"layers.4.w.weight", 3.0e-5f}};
   file.rounding = Rounding::kCompensated;
   file.calibrated = {{"a cat", "\\ and \"quotes\""}, 64, 96, 20, 7};
@@ -35,7 +37,9 @@ TEST(RecipeFile, ComesBackAsItWas) {
   const RecipeFile back = parse_recipe(to_toml(file), "r.toml");
   EXPECT_EQ(to_toml(back).substr(0, 200), to_toml(file).substr(0, 200));
   EXPECT_EQ(back.recipe.format, formats::nvfp4);
-  ASSERT_EQ(back.recipe.rules.size(), 3u);
+  ASSERT_EQ(back.recipe.rules.size(), 5u);
+  EXPECT_EQ(back.recipe.rules[3].format, formats::nvfp4_4over6);
+  EXPECT_EQ(back.recipe.rules[4].format, formats::nvfp4_16x16);
   EXPECT_EQ(back.recipe.rules[1].format, formats::fp8);
   EXPECT_FALSE(back.recipe.rules[1].activations);
   EXPECT_TRUE(back.recipe.rules[2].activations);
