@@ -65,7 +65,7 @@ int run(int argc, const char* const* argv, const Context& process) {
   Engine engine;
   Context context = process;
   context.engine = &engine;
-  CLI::App app("Generates with, quantizes and trains diffusion models in FP8, MXFP8 and NVFP4.",
+  CLI::App app("Generates with and quantizes diffusion models in FP8, MXFP8 and NVFP4.",
                "halftone");
   app.set_version_flag("--version", std::string("halftone ") + version());
   app.require_subcommand(1);
