@@ -19,16 +19,7 @@ class CliLimits : public test::Cli {
     GTEST_SKIP() << "a sanitizer needs the whole address space";
 #endif
     const std::filesystem::path data = HALFTONE_TEST_DATA;
-    const auto description = nlohmann::json::parse(R"({
-      "transformer": {"dim": 384, "n_heads": 3, "axes_dims": [32, 48, 48], "n_layers": 1,
-        "n_refiner_layers": 1, "cap_feat_dim": 64, "axes_lens": [512, 256, 256]},
-      "text_encoder": {"vocab_size": 2000, "hidden_size": 64, "intermediate_size": 128,
-        "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
-        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16},
-      "vae": {"block_out_channels": [64, 32, 32], "latent_channels": 16, "layers_per_block": 1,
-        "norm_num_groups": 4, "use_quant_conv": false, "use_post_quant_conv": false,
-        "mid_block_add_attention": true, "scaling_factor": 0.5, "shift_factor": 0.1},
-      "scheduler": {"shift": 3.0}})");
+    const auto description = test::one_layer_zimage();
     test::write_zimage_folder(dir_ / "model", description, data / "tokenizer" / "tokenizer.json");
   }
 

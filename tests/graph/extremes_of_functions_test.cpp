@@ -113,7 +113,7 @@ void expect_all(const std::vector<float>& got, const std::vector<float>& x,
   }
 }
 
-class ExtremeValues : public testing::TestWithParam<DType> {
+class ExtremesOfFunctions : public testing::TestWithParam<DType> {
  protected:
   Tensor tensor(const std::vector<float>& values, const Shape& shape) const {
     return GetParam() == DType::kBF16 ? test::bf16_tensor(shape, values)
@@ -137,10 +137,10 @@ class ExtremeValues : public testing::TestWithParam<DType> {
   }
   std::shared_ptr<Graph> graph_ = std::make_shared<Graph>();
 };
-INSTANTIATE_TEST_SUITE_P(, ExtremeValues, testing::Values(DType::kF32, DType::kBF16),
+INSTANTIATE_TEST_SUITE_P(, ExtremesOfFunctions, testing::Values(DType::kF32, DType::kBF16),
                          [](const auto& tested) { return std::string(name_of(tested.param)); });
 
-TEST_P(ExtremeValues, Functions) {
+TEST_P(ExtremesOfFunctions, Functions) {
   const Tensor x = rows(every_magnitude());
   for (const Function f : kFunctions) {
     const Tensor y = test::run_op([=](Values v) { return apply(f, v[0]); }, {x},
@@ -151,7 +151,7 @@ TEST_P(ExtremeValues, Functions) {
   }
 }
 
-TEST_P(ExtremeValues, FunctionsInsideFusedRows) {
+TEST_P(ExtremesOfFunctions, FunctionsInsideFusedRows) {
   const Tensor x = rows(every_magnitude());
   const std::vector<float> ones(64, 1.0f);
   for (const Function f : kFunctions) {
@@ -166,7 +166,7 @@ TEST_P(ExtremeValues, FunctionsInsideFusedRows) {
   }
 }
 
-TEST_P(ExtremeValues, GatedUnits) {
+TEST_P(ExtremesOfFunctions, GatedUnits) {
   const Tensor gate = rows(every_magnitude());
   for (const float up : {1.0f, -0.5f, 1e30f}) {
     const Tensor other = rows(std::vector<float>(static_cast<size_t>(gate.numel()), up));
@@ -188,7 +188,7 @@ TEST_P(ExtremeValues, GatedUnits) {
 }
 
 // Differences of nearly equal numbers lose digits: held to what matters beside a slope of 1.
-TEST_P(ExtremeValues, Gradients) {
+TEST_P(ExtremesOfFunctions, Gradients) {
   std::vector<float> values = every_magnitude();
   for (float& v : values) v = std::isfinite(v) ? v : 1.0f;
   const Tensor x = rows(values);
@@ -206,7 +206,7 @@ TEST_P(ExtremeValues, Gradients) {
 }
 
 // Scores far apart, far below zero and far above it: softmax depends on differences alone.
-TEST_P(ExtremeValues, AttentionScores) {
+TEST_P(ExtremesOfFunctions, AttentionScores) {
   constexpr int64_t kQueries = 5, kKeys = 37, kDim = 64;
   for (const float spread : {1.0f, 90.0f, 300.0f, 1e4f, 1e18f, 1e30f}) {
     for (const float offset : {0.0f, -1.0f, 1.0f}) {
@@ -230,7 +230,7 @@ TEST_P(ExtremeValues, AttentionScores) {
   }
 }
 
-TEST_P(ExtremeValues, AttentionShowsNan) {
+TEST_P(ExtremesOfFunctions, AttentionShowsNan) {
   constexpr int64_t kKeys = 37, kDim = 64;
   for (const int64_t where : {int64_t{0}, int64_t{20}, kKeys - 1}) {
     std::vector<float> k = test::gaussians(3, kKeys * kDim);

@@ -73,7 +73,7 @@ void expect_close(const Tensor& fast, const Tensor& reference, double tolerance,
   }
 }
 
-TEST(Extremes, NormsOfRowsOfEveryMagnitude) {
+TEST(ExtremesOfNormsAndProducts, NormsOfRowsOfEveryMagnitude) {
   constexpr int64_t kCols = 96;
   const Tensor weight = test::random_tensor({kCols}, 9), bias = test::random_tensor({kCols}, 10);
   const auto rms = [](Values v) { return rms_norm(v[0], v[1], 1e-6f); };
@@ -99,7 +99,7 @@ TEST(Extremes, NormsOfRowsOfEveryMagnitude) {
 }
 
 // The product of what is large and what is small; tiles, single rows, and what is not a number.
-TEST(Extremes, ProductsOfEveryMagnitude) {
+TEST(ExtremesOfNormsAndProducts, ProductsOfEveryMagnitude) {
   constexpr int64_t kDepth = 80, kCols = 40;
   const auto product = [](Values v) { return linear(v[0], v[1]); };
   for (const int64_t rows : {1, 40}) {
@@ -130,7 +130,7 @@ TEST(Extremes, ProductsOfEveryMagnitude) {
   }
 }
 
-TEST(Extremes, AttentionOfLogitsOfEveryMagnitude) {
+TEST(ExtremesOfNormsAndProducts, AttentionOfLogitsOfEveryMagnitude) {
   const Shape shape{1, 20, 1, 32};
   const auto f = [](Values v) { return attention(v[0], v[1], v[2], std::nullopt, {0.2f}); };
   for (const int e : exponents()) {
