@@ -26,6 +26,14 @@ inline constexpr uint32_t kWeyl1 = 0xBB67AE85u;  // sqrt(3) - 1
 inline constexpr int kRounds = 10;
 }  // namespace philox
 
+// A key as four words, for who passes it through memory of 32-bit numbers.
+HT_HOST_DEVICE constexpr PhiloxKey philox_key(const int32_t* words) {
+  const auto pair = [](int32_t low, int32_t high) {
+    return uint64_t{static_cast<uint32_t>(high)} << 32 | static_cast<uint32_t>(low);
+  };
+  return {pair(words[0], words[1]), pair(words[2], words[3])};
+}
+
 // The 10 rounds over a raw 128-bit counter and 64-bit key.
 HT_HOST_DEVICE constexpr PhiloxBlock philox4x32(PhiloxBlock counter, uint32_t key0, uint32_t key1) {
   uint32_t c0 = counter.word[0], c1 = counter.word[1], c2 = counter.word[2], c3 = counter.word[3];

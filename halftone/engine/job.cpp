@@ -5,10 +5,22 @@
 #include <cstring>
 
 #include "halftone/base/error.h"
-#include "halftone/base/random.h"
+#include "halftone/base/gaussian.h"
 
 namespace halftone {
 namespace {
+
+// That of a step of a stochastic sampler; the first latents are step 0.
+PhiloxKey noise_key(uint64_t seed, uint64_t step) { return {seed, 0x4E4F495345ull + step}; }
+
+// [jobs, 4], as the graph's noise reads them.
+void put_key(const PhiloxKey& key, std::span<int32_t> words) {
+  const uint64_t halves[] = {key.seed, key.stream};
+  for (size_t i = 0; i < 2; ++i) {
+    words[2 * i] = static_cast<int32_t>(static_cast<uint32_t>(halves[i]));
+    words[2 * i + 1] = static_cast<int32_t>(static_cast<uint32_t>(halves[i] >> 32));
+  }
+}
 
 void check_noise(const Tensor& noise, const Shape& latents) {
   if (noise.shape() != latents || noise.dtype() != DType::kF32) {
@@ -26,11 +38,9 @@ Tensor seeded_noise(const Shape& shape, uint64_t seed, uint64_t step) {
   Tensor noise = Tensor::empty(DType::kF32, shape);
   auto values = noise.mutable_as<float>();
   for (size_t i = 0; i < values.size(); i += 2) {
-    const PhiloxBlock block = philox_block({seed, 0x4E4F495345ull + step}, i / 2);
-    const double radius = std::sqrt(-2 * std::log((block.word[0] + 0.5) * 0x1p-32));  // Box-Muller
-    const double angle = 2 * M_PI * (block.word[1] + 0.5) * 0x1p-32;
-    values[i] = static_cast<float>(radius * std::cos(angle));
-    if (i + 1 < values.size()) values[i + 1] = static_cast<float>(radius * std::sin(angle));
+    const GaussianPair two = gaussian_pair(noise_key(seed, step), i / 2);
+    values[i] = two.first;
+    if (i + 1 < values.size()) values[i + 1] = two.second;
   }
   return noise;
 }
@@ -124,9 +134,12 @@ void Stepper::step_alike(std::span<Job* const> jobs) {
   Tensor factors = Tensor::zeros(
       DType::kF32, {static_cast<int64_t>(1 + memories), count, static_cast<int64_t>(width)});
   Tensor guidance = Tensor::empty(DType::kF32, {count});
+  Tensor keys = Tensor::empty(DType::kI32, {count, 4});
   for (size_t j = 0; j < jobs.size(); ++j) {
     const SamplerStep& step = jobs[j]->schedule_.steps[jobs[j]->step_];
     guidance.mutable_as<float>()[j] = jobs[j]->request_.guidance;
+    put_key(noise_key(jobs[j]->request_.seed, static_cast<uint64_t>(jobs[j]->step_) + 1),
+            keys.mutable_as<int32_t>().subspan(4 * j, 4));
     for (size_t r = 0; r <= memories; ++r) {
       const Combination& from = r == 0 ? step.latents : step.memory[r - 1];
       std::copy(from.begin(), from.end(),
@@ -139,14 +152,10 @@ void Stepper::step_alike(std::span<Job* const> jobs) {
       [&](Program& program) {
         program.set_input("factors", factors);
         if (first.guided_) program.set_input("guidance", guidance);
+        if (sampler.noise) program.set_input("noise_keys", keys);
         for (size_t j = 0; j < jobs.size(); ++j) {
           const Job& job = *jobs[j];
           const auto row = static_cast<int64_t>(j);
-          if (sampler.noise) {
-            program.set_input_rows("noise", row,
-                                   seeded_noise(job.latent_shape(), job.request_.seed,
-                                                static_cast<uint64_t>(job.step_) + 1));
-          }
           for (size_t m = 0; m < memories; ++m) {
             program.set_input_rows(memory_name(m), row, job.memories_[m]);
           }

@@ -34,7 +34,8 @@ void add_sampler(Graph& graph, const SamplerGraph& sampler) {
   std::vector<Value> terms = {latents, prediction};
   std::vector<size_t> factor_of = {kLatents, kPrediction};
   if (sampler.noise) {
-    terms.push_back(graph.input("noise", type));
+    const Value keys = graph.input("noise_keys", {{jobs, 4}, DType::kI32, {}});
+    terms.push_back(gaussian(keys, type.shape));
     factor_of.push_back(kNoise);
   }
   for (size_t i = 0; i < sampler.memories; ++i) {

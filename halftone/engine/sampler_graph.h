@@ -16,7 +16,8 @@ struct SamplerGraph {
 };
 
 // The graph has the input latents and the output sample. Adds
-//   inputs   guidance [jobs], where there is any; noise, where it is used; memory.0, ...;
+//   inputs   guidance [jobs], where there is any; noise_keys [jobs, 4], where noise is used: it is
+//            drawn where the graph runs; memory.0, ...;
 //            factors [1 + memories, jobs, 3 + memories], as SamplerStep has them
 //   outputs  next [jobs, ...], and next.memory.0, ...
 void add_sampler(Graph& graph, const SamplerGraph& sampler);

@@ -48,6 +48,7 @@ enum class Op : uint8_t {
   kEmbeddingGrad,
   kPadRows,
   kPadRowsGrad,
+  kGaussian,
   // pictures
   kUpsample2x,
   kUpsample2xGrad,

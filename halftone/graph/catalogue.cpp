@@ -37,6 +37,7 @@ constexpr std::array<OpInfo, kOpCount> kCatalogue = {{
     {"embedding_grad", nullptr},
     {"pad_rows", pad_rows_gradient},
     {"pad_rows_grad", nullptr},
+    {"gaussian", nullptr},
     {"upsample2x", upsample2x_gradient},
     {"upsample2x_grad", nullptr},
     {"fused_rows", nullptr},

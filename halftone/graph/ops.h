@@ -69,6 +69,9 @@ Value attention(Value q, Value k, Value v, std::optional<Value> lengths,
 Value embedding(Value ids, Value table);  // ids I32 [B, T], table [V, C] -> [B, T, C]
 // Rows at or beyond lengths[b] of x [B, T, C] become token [C].
 Value pad_rows(Value x, Value token, Value lengths);
+// keys I32 [B, 4] -> F32 [B, ...]: noise whose row b is the sequence of a key, its seed and its
+// stream as two words each, the lower ones first (philox_key).
+Value gaussian(Value keys, const Shape& shape);
 
 // ---- pictures [B, C, H, W] ----------------------------------------------------------------------
 Value upsample2x(Value x);  // nearest

@@ -3,6 +3,7 @@
 // in the unfused graph, so that both give the same bits.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <span>
@@ -22,6 +23,7 @@ enum class RowFunction : uint8_t {
   kRmsNorm,    // x, weight
   kLayerNorm,  // x
   kRope,       // x, cosine, sine
+  kConcat,     // two pieces of a row, side by side
   kQuantize,   // x; its result is an output and no later step's operand
 };
 
@@ -44,10 +46,12 @@ struct RowStep {
   UnaryAttributes unary;
   NormAttributes norm;
   RopeAttributes rope;
+  int64_t split = 0;             // kConcat: the length of its first piece
   std::optional<Format> format;  // kQuantize: scaled by row or block, or with a static scale
   float static_scale = 0;
 };
 
+// Steps have the length of a row, but for those that lead to a piece of a concat.
 struct FusedRowsAttributes {
   int64_t rows = 0;
   int64_t rows_per_item = 0;
@@ -57,9 +61,17 @@ struct FusedRowsAttributes {
     // Where they are columns of something wider: the first one, and the values from one row to the
     // next.
     int64_t begin = 0, stride = 0;
+    // Where it becomes part of a piece of a concat: the first column that it fills of the row.
+    int64_t at = -1;
   };
   std::vector<Input> inputs;
   std::vector<RowStep> steps;
+
+  int64_t length() const {  // of a row
+    int64_t longest = 0;
+    for (const RowStep& step : steps) longest = std::max(longest, step.length);
+    return longest;
+  }
 };
 
 // How long a chain a backend takes.

@@ -106,6 +106,7 @@ struct Kernels {
   Kernel<EmbeddingGradArgs> embedding_grad;
   Kernel<PadRowsArgs> pad_rows;
   Kernel<PadRowsGradArgs> pad_rows_grad;
+  Kernel<GaussianArgs> gaussian;
   Kernel<Upsample2xArgs> upsample2x, upsample2x_grad;
 
   // Not in the reference table, for which the unfused graph is the definition.

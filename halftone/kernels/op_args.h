@@ -161,6 +161,10 @@ struct AttentionGradArgs {
   ConstView dy, q, k, v, lengths;
   View dq, dk, dv;
 };
+struct GaussianArgs {
+  ConstView keys;  // I32 [rows, 4]
+  View y;          // F32 [rows, ...]
+};
 struct EmbeddingArgs {
   ConstView ids, table;
   View y;

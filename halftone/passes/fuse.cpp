@@ -42,10 +42,27 @@ std::optional<RowFunction> row_function(Op op) {
       return RowFunction::kLayerNorm;
     case Op::kRope:
       return RowFunction::kRope;
+    case Op::kConcat:
+      return RowFunction::kConcat;
     case Op::kQuantize:
       return RowFunction::kQuantize;
     default:
       return std::nullopt;
+  }
+}
+
+// Whose results are a function of the values at the same place alone.
+bool is_elementwise(RowFunction function) {
+  switch (function) {
+    case RowFunction::kAdd:
+    case RowFunction::kMul:
+    case RowFunction::kAffine:
+    case RowFunction::kUnary:
+    case RowFunction::kSiluMul:
+    case RowFunction::kCast:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -90,8 +107,9 @@ class Fuser {
  private:
   struct Group {
     RowShape rows;
-    std::vector<int> nodes;   // in the graph's order
-    std::vector<int> inputs;  // values from outside
+    std::vector<int> nodes;     // in the graph's order
+    std::vector<int> inputs;    // values from outside
+    std::map<int, int64_t> at;  // of nodes that lead to a piece of a concat: its first column
   };
 
   // The rows of a node that can be a step, if it can.
@@ -109,6 +127,13 @@ class Fuser {
     } else if (!is_float(type)) {
       return std::nullopt;
     }
+    if (*function == RowFunction::kConcat) {
+      const bool columns = std::get<AxisAttributes>(node.attributes).axis == type.shape.rank() - 1;
+      if (!columns || type.shape.rank() != 3 || node.inputs.size() != 2 ||
+          node.inputs[0] == node.inputs[1]) {
+        return std::nullopt;
+      }
+    }
     for (const int id : node.inputs) {
       const ValueType& input = graph_.values()[id].type;
       const auto lies = as_input(input.shape, *rows);
@@ -123,6 +148,7 @@ class Fuser {
     const Node& node = graph_.nodes()[index];
     const auto rows = rows_of(node);
     if (!rows) return;
+    if (node.op == Op::kConcat) return begin_with_concat(index, *rows);
     for (const int id : node.inputs) {
       const int producer = graph_.values()[id].producer;
       const int group = producer < 0 ? -1 : group_of_[producer];
@@ -136,12 +162,51 @@ class Fuser {
         if (try_join(index, group, *rows)) return;
       }
     }
-    groups_.push_back({*rows, {}, {}});
+    groups_.push_back({*rows, {}, {}, {}});
     join(index, static_cast<int>(groups_.size()) - 1);
+  }
+
+  // A chain that begins with what makes the pieces, where nobody else needs those: their rows are
+  // shorter, and they are in no chain yet.
+  void begin_with_concat(int index, const RowShape& rows) {
+    groups_.push_back({rows, {}, {}, {}});
+    const auto group = static_cast<int>(groups_.size()) - 1;
+    const auto& pieces = graph_.nodes()[index].inputs;
+    std::vector<std::pair<int, int64_t>> makers;  // nodes, and where their piece begins
+    std::vector<int> placed = pieces;             // an input lies at one place of a row, not at two
+    int64_t at = 0;
+    for (const int id : pieces) {
+      const int maker = graph_.values()[id].producer;
+      if (maker >= 0 && makes_only_a_piece(id, maker, placed)) {
+        makers.emplace_back(maker, at);
+        const auto& inputs = graph_.nodes()[maker].inputs;
+        placed.insert(placed.end(), inputs.begin(), inputs.end());
+      }
+      at += graph_.values()[id].type.shape[-1];
+    }
+    std::sort(makers.begin(), makers.end());
+    for (const auto& [maker, begin] : makers) {
+      groups_[group_of_[maker]].nodes.clear();
+      groups_[group].at[maker] = begin;
+      join(maker, group);
+    }
+    join(index, group);
+  }
+
+  bool makes_only_a_piece(int id, int maker, const std::vector<int>& placed) const {
+    const Node& node = graph_.nodes()[maker];
+    const auto function = row_function(node.op);
+    if (!function || !is_elementwise(*function) || group_of_[maker] < 0) return false;
+    if (groups_[group_of_[maker]].nodes.size() != 1) return false;
+    if (is_result_[id] || consumers_[id].size() != 1) return false;
+    return std::none_of(node.inputs.begin(), node.inputs.end(), [&](int input) {
+      return std::find(placed.begin(), placed.end(), input) != placed.end();
+    });
   }
 
   bool try_join(int index, int group, const RowShape& rows) {
     const Group& g = groups_[group];
+    if (g.nodes.empty()) return false;  // its node leads to a concat
     if (!g.rows.same_rows(rows) || g.rows.length != rows.length || !has_room(index, group) ||
         !can_join(index, group)) {
       return false;
@@ -337,11 +402,16 @@ class Fuser {
     std::map<int, int> slot;  // value -> input or step
     std::vector<Value> inputs;
     for (const int index : g.nodes) {
-      for (const int id : graph_.nodes()[index].inputs) {
+      const Node& node = graph_.nodes()[index];
+      int64_t at_column = g.at.contains(index) ? g.at.at(index) : node.op == Op::kConcat ? 0 : -1;
+      for (const int id : node.inputs) {
         const int producer = graph_.values()[id].producer;
+        const int64_t lies_at = at_column;
+        if (node.op == Op::kConcat) at_column += graph_.values()[id].type.shape[-1];
         if (slot.contains(id) || (producer >= 0 && group_of_[producer] == group)) continue;
         slot[id] = static_cast<int>(inputs.size());
         auto input = *as_input(graph_.values()[id].type.shape, g.rows);
+        input.at = lies_at;
         const Columns columns = columns_of(id);
         if (columns.stride != 0) {
           input.begin = columns.begin;
@@ -364,6 +434,7 @@ class Fuser {
       step.width = type.shape[-1];
       step.dtype = type.dtype;
       set_attributes(step, node.attributes);
+      if (node.op == Op::kConcat) step.split = graph_.values()[node.inputs[0]].type.shape[-1];
       if (is_needed_outside(id, group)) {
         step.output = static_cast<int>(types.size());
         types.push_back(type);

@@ -225,17 +225,21 @@ TEST_P(EveryFamily, LatentsStayOnTheDevice) {
   options.stream = {2, &device};
   const auto pipeline = load(options);
   Stepper stepper(*pipeline);
-  JobRequest r = request();
-  r.guidance = GetParam().guidance;
-  Job job = stepper.start(r);
-  Job* const one[] = {&job};
-  stepper.step(one);
-  const int uploads = device.uploads, downloads = device.downloads;
-  stepper.step(one);
-  EXPECT_EQ(device.uploads - uploads, 3);  // time, guidance, factors
-  EXPECT_EQ(device.downloads, downloads);
-  stepper.step(one);
-  EXPECT_LE(relative_error(floats(stepper.latents(job)), run_alone(*load(), r)), 2e-5);
+  for (const char* scheduler : {"flow-euler", "dpm++-2m-sde"}) {
+    JobRequest r = request();
+    r.guidance = GetParam().guidance;
+    r.scheduler = with_scheduler(pipeline->model().sampling().scheduler, scheduler);
+    Job job = stepper.start(r);
+    Job* const one[] = {&job};
+    stepper.step(one);
+    const int uploads = device.uploads, downloads = device.downloads;
+    stepper.step(one);
+    // time, guidance, factors; and what the noise is drawn from
+    EXPECT_EQ(device.uploads - uploads, r.scheduler->stochastic ? 4 : 3) << scheduler;
+    EXPECT_EQ(device.downloads, downloads);
+    stepper.step(one);
+    EXPECT_LE(relative_error(floats(stepper.latents(job)), run_alone(*load(), r)), 2e-5);
+  }
 }
 
 }  // namespace

@@ -64,6 +64,13 @@ TEST_P(BackendKernels, AddAndMulInEveryWayOfBroadcasting) {
               {random({2, 9, 33}, 5), random_tensor({2, 1, 33}, 6)});
 }
 
+TEST_P(BackendKernels, Noise) {
+  const Tensor keys = int_tensor({1, 2, 3, 4, -1, -2, -3, -4, 0, 0, 0, 0}, {3, 4});
+  for (const Shape& shape : {Shape{3}, Shape{3, 7}, Shape{3, 16, 40, 24}, Shape{3, 0}}) {
+    expect_same([&](Values v) { return gaussian(v[0], shape); }, {keys});
+  }
+}
+
 TEST_P(BackendKernels, Functions) {
   for (const Shape& shape : {Shape{1}, Shape{1023}, Shape{40, 1030}}) {
     const Tensor x = random(shape, 7), y = random(shape, 8);

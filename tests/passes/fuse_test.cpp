@@ -94,6 +94,52 @@ TEST_P(Fuse, QuantizingByRowOrBlockIsFusedAndByTensorIsNot) {
   }
 }
 
+// What leads to a piece is computed where the piece lies: nothing is copied before the quantizer.
+TEST_P(Fuse, PiecesOfAConcatAreOneChainWithWhatFollows) {
+  for (const auto& [first, second] : {std::pair<int64_t, int64_t>{64, 192}, {192, 64}, {13, 51}}) {
+    for (const bool swapped : {false, true}) {
+      graph_ = std::make_shared<Graph>();
+      const Value whole = input("whole", {2, 21, 2 * second});
+      const Value product =
+          silu_mul(slice(whole, 2, second, 2 * second), slice(whole, 2, 0, second));
+      const Value other = input("other", {2, 21, first});
+      const Value both = swapped ? concat({product, other}, 2) : concat({other, product}, 2);
+      graph_->output("both", both);
+      graph_->output("twice", both * f32("scale", {2, 1, first + second}));
+      const auto fused = fuse(*graph_);
+      EXPECT_EQ(count(*fused, Op::kFusedRows), 1);
+      EXPECT_EQ(count(*fused, Op::kConcat) + count(*fused, Op::kSiluMul), 0);
+      expect_same_bits(graph_);
+    }
+  }
+  graph_ = std::make_shared<Graph>();
+  const Value x = input("x", {2, 40, 32}), gate = f32("gate", {2, 1, 96}),
+              y = input("y", {2, 40, 96});
+  const Value weight = graph_->weight("a.weight", {{32, 128}, DType::kF32, {}});
+  graph_->output("y", linear(concat({silu(x), cast(y, GetParam()) * gate}, 2), weight));
+  QuantizeRecipe recipe;
+  recipe.format = formats::fp8;
+  const auto lowered = lower(*quantize_linears(*graph_, recipe).graph);
+  EXPECT_EQ(count(*fuse(*lowered), Op::kQuantize) + count(*fuse(*lowered), Op::kConcat), 0);
+  expect_same_bits(
+      lowered,
+      {{"a.weight", quantize(cpu_kernels(), random_tensor({32, 128}, 5), formats::fp8, {}, {1})}});
+}
+
+// Pieces that share an input, are needed elsewhere or are one value twice.
+TEST_P(Fuse, PiecesThatCannotBePartOfAChainStayOutside) {
+  const Value x = input("x", {2, 21, 64}), y = input("y", {2, 21, 32});
+  const Value needed = tanh(y);
+  graph_->output("needed", needed);
+  graph_->output("a", affine(concat({silu(x), tanh(x)}, 2), 2, 1));
+  graph_->output("b", affine(concat({x, sigmoid(x)}, 2), 2, 1));
+  graph_->output("c", affine(concat({y, y}, 2), 2, 1));
+  graph_->output("d", affine(concat({needed, x}, 2), 2, 1));
+  graph_->output("e", concat({x, y, x}, 2));
+  graph_->output("f", affine(concat({x, silu(x)}, 1), 2, 1));
+  expect_same_bits(graph_);
+}
+
 TEST_P(Fuse, QuantizingWithAStaticScaleIsFusedInEveryFormat) {
   for (const Format& format : {formats::fp8, formats::nvfp4, formats::fp8_tensor}) {
     for (const int64_t width : {64, 80}) {

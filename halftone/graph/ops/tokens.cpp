@@ -52,6 +52,13 @@ Gradients embedding_gradient(const GradientContext& c) {
   return {std::nullopt, ids.graph().add(Op::kEmbeddingGrad, {c.dy, ids}, {}, table.type())};
 }
 
+Value gaussian(Value keys, const Shape& shape) {
+  const bool fits = keys.dtype() == DType::kI32 && keys.rank() == 2 && keys.dim(1) == 4 &&
+                    shape.rank() > 0 && shape[0] == keys.dim(0);
+  require(fits, "gaussian: keys {} do not fit {}", keys.shape(), shape);
+  return keys.graph().add(Op::kGaussian, {keys}, {}, {shape, DType::kF32, {}});
+}
+
 Value pad_rows(Value x, Value token, Value lengths) {
   const bool fits = x.rank() == 3 && token.shape() == Shape{x.dim(2)} &&
                     lengths.shape() == Shape{x.dim(0)} && lengths.dtype() == DType::kI32;

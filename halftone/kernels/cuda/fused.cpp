@@ -55,11 +55,11 @@ class FusedKernels {
     };
     for (size_t i = 0; i < args.inputs.size(); ++i) {
       const auto& input = args.how->inputs[i];
-      add(args.inputs[i].dtype, input.source, input.length, input.begin, input.stride);
+      add(args.inputs[i].dtype, input.source, input.length, input.begin, input.stride, input.at);
     }
     for (const RowStep& s : args.how->steps) {
       add(s.function, s.operands, s.length, s.width, s.dtype, s.output, s.affine.scale,
-          s.affine.shift, s.unary.function, s.norm.eps, s.rope.layout, s.rope.inverse);
+          s.affine.shift, s.unary.function, s.norm.eps, s.rope.layout, s.rope.inverse, s.split);
       if (s.format) {
         const Format& f = *s.format;
         add(f.element, f.scale, f.span, f.rounding, f.min_block_scale, f.static_scale, f.swizzled);

@@ -49,6 +49,7 @@ std::string FusedWriter::column(size_t i) const {
   if (const int64_t width = sources_[i].table_width; width > 0) {
     return is_half_table(i) ? fmt::format("c % {} / 2", width) : fmt::format("c % {}", width / 2);
   }
+  if (input_of(i).at >= 0) return fmt::format("c - {}", input_of(i).at);
   return input_of(i).length == length_ ? "c" : fmt::format("c % {}", input_of(i).length);
 }
 
@@ -63,9 +64,13 @@ std::string FusedWriter::fetch(size_t i, const std::string& row) const {
   const char* how = input_of(i).source == RowSource::kPerRow ? "load_once"
                     : keep_                                  ? "load_shared"
                                                              : "load_again";
-  return each_vector(fmt::format("raw{0}[v] = {6}<{1}, {2}>(from{0} + {3} * {4}LL + {5});", i,
+  // A piece fills some columns; the others stay as they were declared, zero.
+  const auto& input = input_of(i);
+  const std::string own =
+      input.at < 0 ? "" : fmt::format("if (c >= {} && c < {}) ", input.at, input.at + input.length);
+  return each_vector(fmt::format("{7}raw{0}[v] = {6}<{1}, {2}>(from{0} + {3} * {4}LL + {5});", i,
                                  type_name(types_[sources_[i].input]), input_width(i), row,
-                                 input_of(i).stride, column(i), how));
+                                 input.stride, column(i), how, own));
 }
 
 std::string FusedWriter::unpack(size_t i) {

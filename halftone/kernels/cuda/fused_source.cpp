@@ -16,9 +16,9 @@ bool is_power_of_two(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 
 FusedWriter::FusedWriter(const FusedRowsAttributes& how, std::span<const DType> types,
                          const FusedTuning& tuning)
-    : how_(how), types_(types), tuning_(tuning), length_(how.steps.at(0).length) {
+    : how_(how), types_(types), tuning_(tuning), length_(how.length()) {
   for (const RowStep& step : how.steps) {
-    HT_ASSERT(step.length == length_);
+    HT_ASSERT(step.length == length_ || step.output < 0);
     const bool rope = step.function == RowFunction::kRope;
     for (int k = 0; k < operand_count(step.function); ++k) {
       if (step.operands[k] >= static_cast<int>(how.inputs.size())) continue;
@@ -93,6 +93,7 @@ int FusedWriter::operand_count(RowFunction function) {
     case RowFunction::kMul:
     case RowFunction::kSiluMul:
     case RowFunction::kRmsNorm:
+    case RowFunction::kConcat:
       return 2;
     case RowFunction::kRope:
       return 3;
@@ -107,12 +108,14 @@ void FusedWriter::choose_vector() {
     for (size_t i = 0; i < sources_.size(); ++i) {
       const auto& input = input_of(i);
       const int64_t unit = is_half_table(i) ? std::max<int64_t>(v / 2, 1) : v;
-      if (input.length % unit != 0 || input.begin % unit != 0 || input.stride % unit != 0) {
+      if (input.length % unit != 0 || input.begin % unit != 0 || input.stride % unit != 0 ||
+          (input.at > 0 && input.at % unit != 0)) {
         return false;
       }
     }
-    return std::all_of(how_.steps.begin(), how_.steps.end(),
-                       [&](const RowStep& step) { return step.width % v == 0; });
+    return std::all_of(how_.steps.begin(), how_.steps.end(), [&](const RowStep& step) {
+      return step.width % v == 0 && step.split % v == 0;
+    });
   };
   wide_ = 8;
   while (wide_ > 1 && !fits(wide_)) wide_ /= 2;

@@ -69,6 +69,9 @@ void FusedWriter::write_step(size_t index) {
     case RowFunction::kRope:
       write_rope(s, index);
       break;
+    case RowFunction::kConcat:
+      each(index, fmt::format("first + v * (kThreads * kWide) < {} ? {} : {}", s.split, a, b));
+      break;
     case RowFunction::kQuantize:
       break;
   }

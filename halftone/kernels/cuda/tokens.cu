@@ -1,3 +1,4 @@
+#include "halftone/base/gaussian.h"
 #include "halftone/kernels/cuda/context.h"
 #include "halftone/kernels/cuda/elements.cuh"
 
@@ -272,6 +273,27 @@ void pad_rows_grad(const PadRowsGradArgs& args, Stream stream) {
   HT_CUDA_LAUNCHED();
 }
 
+// ---- noise --------------------------------------------------------------------------------------
+
+__global__ void gaussian_kernel(const int32_t* keys, int64_t count, int64_t total, float* y) {
+  const int64_t index = thread_index();
+  if (index >= total) return;
+  const int64_t pairs = (count + 1) / 2, row = divide(index, pairs), at = (index - row * pairs) * 2;
+  const GaussianPair two = gaussian_pair(philox_key(keys + 4 * row), static_cast<uint64_t>(at / 2));
+  y[row * count + at] = two.first;
+  if (at + 1 < count) y[row * count + at + 1] = two.second;
+}
+
+void gaussian(const GaussianArgs& args, Stream stream) {
+  const int64_t rows = args.keys.shape[0];
+  const int64_t count = rows == 0 ? 0 : args.y.shape.numel() / rows;
+  const int64_t total = rows * ((count + 1) / 2);
+  if (total == 0) return;
+  gaussian_kernel<<<blocks_for(total, kThreads), kThreads, 0, context_of(stream).stream()>>>(
+      static_cast<const int32_t*>(args.keys.data), count, total, static_cast<float*>(args.y.data));
+  HT_CUDA_LAUNCHED();
+}
+
 bool wanted(const View& y) { return y.data == nullptr || stores_from_float(y.dtype); }
 
 }  // namespace
@@ -302,6 +324,9 @@ void fill_tokens(Kernels& table) {
                                   wanted(a.dx) && wanted(a.dtoken);
                          },
                          pad_rows_grad, nullptr};
+  table.gaussian = {
+      [](const GaussianArgs& a) { return a.keys.dtype == DType::kI32 && a.y.dtype == DType::kF32; },
+      gaussian, nullptr};
 }
 
 }  // namespace halftone::cuda

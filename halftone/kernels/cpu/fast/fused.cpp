@@ -91,6 +91,10 @@ class RowRunner {
           rotate(a + i, {s.rope.layout, s.rope.inverse ? -1.0f : 1.0f, b, c}, s.width, y + i);
         }
         return;
+      case RowFunction::kConcat:
+        std::copy_n(a, s.split, y);
+        std::copy_n(b, n - s.split, y + s.split);
+        return;
       case RowFunction::kQuantize:
         break;
     }

@@ -1,6 +1,8 @@
 #include <cmath>
 #include <limits>
 
+#include "halftone/base/gaussian.h"
+#include "halftone/base/threads.h"
 #include "halftone/kernels/cpu/scalar/reference.h"
 
 namespace halftone::reference {
@@ -194,6 +196,21 @@ void pad_rows_grad(const PadRowsGradArgs& args, Stream) {
   write(args.dtoken, dtoken);
 }
 
+void gaussian(const GaussianArgs& args, Stream stream) {
+  const int64_t rows = args.keys.shape[0];
+  const int64_t count = rows == 0 ? 0 : args.y.shape.numel() / rows, pairs = (count + 1) / 2;
+  const auto* words = static_cast<const int32_t*>(args.keys.data);
+  auto* y = static_cast<float*>(args.y.data);
+  parallel_for(stream.threads, rows * pairs, 4096, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = i / pairs, at = i % pairs * 2;
+      const auto two = gaussian_pair(philox_key(words + 4 * row), static_cast<uint64_t>(at / 2));
+      y[row * count + at] = two.first;
+      if (at + 1 < count) y[row * count + at + 1] = two.second;
+    }
+  });
+}
+
 }  // namespace
 
 void fill_tokens(Kernels& table) {
@@ -204,6 +221,7 @@ void fill_tokens(Kernels& table) {
   table.embedding_grad = always(embedding_grad);
   table.pad_rows = always(pad_rows);
   table.pad_rows_grad = always(pad_rows_grad);
+  table.gaussian = always(gaussian);
 }
 
 }  // namespace halftone::reference
