@@ -4,6 +4,8 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
+#include <vector>
 
 #include "halftone/kernels/device.h"
 #include "halftone/kernels/fused_args.h"
@@ -20,6 +22,10 @@ struct Stream {
   int64_t workspace_bytes = 0;
 };
 
+// Slow work that kernels want done before they are launched, each piece on any thread, at the same
+// time as others: compiling, say. One that fails has done nothing; the launch will say why.
+using PreparationList = std::vector<std::function<void()>>;
+
 // One way to solve a problem.
 template <class Args>
 struct KernelEntry {
@@ -30,6 +36,8 @@ struct KernelEntry {
   // run.
   int64_t (*workspace)(const Args&, const Stream&) = nullptr;
   bool reference = false;  // plain and slow: what others are held to
+  // Adds what there is to prepare for this problem; null where that is nothing.
+  void (*prepare)(const Args&, const Stream&, PreparationList&) = nullptr;
 };
 
 // The ways that a backend has, the best first: the first that supports a problem solves it.

@@ -74,17 +74,107 @@ class AttentionColumns {
   std::vector<bool> is_result_;
 };
 
+// What is before an axis has one index alone: pieces along it lie one after the other.
+bool is_outermost(const Shape& shape, int axis) {
+  int64_t before = 1;
+  for (int i = 0; i < axis; ++i) before *= shape[i];
+  return before == 1;
+}
+
+// Which value's bytes each value shares, and where in them it begins.
+class Sharing {
+ public:
+  Sharing(const Graph& graph, MemoryPlan& plan)
+      : graph_(graph), plan_(plan), shift_(graph.values().size(), 0), with_(graph.values().size()) {
+    plan_.storage.resize(graph.values().size());
+    for (size_t id = 0; id < plan_.storage.size(); ++id) plan_.storage[id] = static_cast<int>(id);
+  }
+
+  int64_t shift(int id) const { return shift_[id]; }
+
+  void share(int to, int from, int64_t bytes) {
+    const int root = plan_.storage[from];
+    plan_.storage[to] = root;
+    plan_.token_stride[to] = plan_.token_stride[from];
+    shift_[to] = shift_[from] + bytes;
+    with_[root].push_back(to);
+  }
+
+  // A part of something computed that lies in one piece where wide accesses may start.
+  bool is_part(const Node& slice) const {
+    if (slice.op != Op::kSlice) return false;
+    const ValueInfo& from = graph_.values()[slice.inputs[0]];
+    const auto& how = std::get<AxisAttributes>(slice.attributes);
+    return is_plain(slice.inputs[0]) && is_outermost(from.type.shape, how.axis) &&
+           (shift_[slice.inputs[0]] + begin_of(slice)) % kAlignment == 0;
+  }
+  int64_t begin_of(const Node& slice) const {
+    const ValueType& from = graph_.values()[slice.inputs[0]].type;
+    const auto& how = std::get<AxisAttributes>(slice.attributes);
+    return bytes_before(from, how.axis, how.begin);
+  }
+
+  // Pieces of a concat that are computed where they are to lie; true if that is all of them.
+  bool place_pieces(const Node& concat, std::vector<Lifetime>& lifetimes) {
+    const int to = concat.outputs[0];
+    const ValueType& type = graph_.values()[to].type;
+    const int axis = std::get<AxisAttributes>(concat.attributes).axis;
+    if (type.quantized || !is_outermost(type.shape, axis)) return false;
+    bool all = true;
+    int64_t index = 0;
+    for (const int id : concat.inputs) {
+      const int64_t begin = bytes_before(type, axis, index);
+      index += graph_.values()[id].type.shape[axis];
+      const int root = plan_.storage[id];
+      const bool whole = is_plain(id) && shift_[id] == 0 && root != to &&
+                         bytes_of(graph_.values()[root].type) == bytes_of(graph_.values()[id].type);
+      if (!whole || begin % kAlignment != 0) {
+        all = false;
+        continue;
+      }
+      for (const int other : with_[root]) move(other, to, begin);
+      with_[root].clear();
+      move(root, to, begin);
+      lifetimes[to].first = std::min(lifetimes[to].first, lifetimes[root].first);
+      lifetimes[to].last = std::max(lifetimes[to].last, lifetimes[root].last);
+      lifetimes[root].value = -1;
+    }
+    return all;
+  }
+
+ private:
+  static int64_t bytes_before(const ValueType& type, int axis, int64_t index) {
+    int64_t values = index;
+    for (int i = axis + 1; i < type.shape.rank(); ++i) values *= type.shape[i];
+    return values * bits_of(type.dtype) / 8;
+  }
+  // Computed, and in one piece.
+  bool is_plain(int id) const {
+    const int root = plan_.storage[id];
+    return graph_.values()[root].source == Source::kNode && plan_.token_stride[id] == 0 &&
+           !graph_.values()[root].type.quantized && !graph_.values()[id].type.quantized;
+  }
+  void move(int id, int to, int64_t bytes) {
+    plan_.storage[id] = to;
+    shift_[id] += bytes;
+    with_[to].push_back(id);
+  }
+
+  const Graph& graph_;
+  MemoryPlan& plan_;
+  std::vector<int64_t> shift_;          // bytes from the start of the shared storage
+  std::vector<std::vector<int>> with_;  // by storage: others that share it
+};
+
 }  // namespace
 
 MemoryPlan plan_memory(const Graph& graph, bool strided_attention) {
   const auto count = graph.values().size();
   MemoryPlan plan;
   plan.offset.assign(count, MemoryPlan::kOutside);
-  plan.storage.resize(count);
   plan.token_stride.assign(count, 0);
   plan.runs = used_nodes(graph);
-  for (size_t id = 0; id < count; ++id) plan.storage[id] = static_cast<int>(id);
-  std::vector<int64_t> shift(count, 0);  // bytes from the start of the shared storage
+  Sharing sharing(graph, plan);
   const AttentionColumns columns(graph);
 
   std::vector<Lifetime> lifetimes(count);
@@ -93,17 +183,16 @@ MemoryPlan plan_memory(const Graph& graph, bool strided_attention) {
     const Node& node = graph.nodes()[i];
     if (!plan.runs[i]) continue;
     const bool left_in_place = strided_attention && columns.contains(node);
-    if (node.op == Op::kReshape || left_in_place) {
+    if (node.op == Op::kReshape || left_in_place || sharing.is_part(node)) {
       const int from = node.inputs[0], to = node.outputs[0];
+      const ValueType& type = graph.values()[from].type;
       plan.runs[i] = false;
-      plan.storage[to] = plan.storage[from];
-      plan.token_stride[to] = plan.token_stride[from];
-      shift[to] = shift[from];
       if (left_in_place) {
-        const ValueType& type = graph.values()[from].type;
         const int64_t begin = std::get<AxisAttributes>(node.attributes).begin;
+        sharing.share(to, from, begin * bits_of(type.dtype) / 8);
         plan.token_stride[to] = type.shape[2];
-        shift[to] += begin * bits_of(type.dtype) / 8;
+      } else {
+        sharing.share(to, from, node.op == Op::kSlice ? sharing.begin_of(node) : 0);
       }
     }
     for (const int id : node.inputs) lifetimes[plan.storage[id]].last = i;
@@ -112,6 +201,7 @@ MemoryPlan plan_memory(const Graph& graph, bool strided_attention) {
       const int64_t bytes = bytes_of(graph.values()[id].type);
       lifetimes[id] = {id, (bytes + kAlignment - 1) / kAlignment * kAlignment, i, i};
     }
+    if (node.op == Op::kConcat && sharing.place_pieces(node, lifetimes)) plan.runs[i] = false;
   }
   const std::vector<bool> results = graph.results();
   for (size_t id = 0; id < count; ++id) {
@@ -146,7 +236,8 @@ MemoryPlan plan_memory(const Graph& graph, bool strided_attention) {
   }
   for (size_t id = 0; id < count; ++id) {
     const int64_t start = plan.offset[plan.storage[id]];
-    plan.offset[id] = start == MemoryPlan::kOutside ? start : start + shift[id];
+    plan.offset[id] =
+        start == MemoryPlan::kOutside ? start : start + sharing.shift(static_cast<int>(id));
   }
   return plan;
 }

@@ -62,6 +62,20 @@ class Plan {
   LaunchPlan plan_;
 };
 
+class Prepare {
+ public:
+  Prepare(const Stream& stream, PreparationList& work) : stream_(stream), work_(work) {}
+  template <class Args>
+  void operator()(const Kernel<Args>& kernel, const Args& args) {
+    const KernelEntry<Args>* chosen = kernel.choose(args);
+    if (chosen != nullptr && chosen->prepare != nullptr) chosen->prepare(args, stream_, work_);
+  }
+
+ private:
+  const Stream& stream_;
+  PreparationList& work_;
+};
+
 // A matrix of rows along the last dimension.
 template <class AnyView>
 AnyView rows_of(AnyView x) {
@@ -124,7 +138,7 @@ void concat_parts(const AxisAttributes& how, std::span<const ConstView> parts, c
   for (const ConstView& part : parts) {
     CopyArgs args = copy_of(part, y, part.shape);
     args.y = advance(y.data, y.dtype, begin * args.y_strides[how.axis]);
-    visit(kernels.copy, args);
+    if (args.x != args.y) visit(kernels.copy, args);  // otherwise it was computed there
     begin += part.shape[how.axis];
   }
 }
@@ -278,6 +292,13 @@ void dispatch(const Node& node, std::span<const ConstView> in, std::span<const V
 void launch(const Node& node, std::span<const ConstView> inputs, std::span<const View> outputs,
             const Kernels& kernels, Stream stream) {
   const Launch visit(node, inputs, stream);
+  dispatch(node, inputs, outputs, kernels, visit);
+}
+
+void prepare_launch(const Node& node, std::span<const ConstView> inputs,
+                    std::span<const View> outputs, const Kernels& kernels, const Stream& stream,
+                    PreparationList& work) {
+  Prepare visit(stream, work);
   dispatch(node, inputs, outputs, kernels, visit);
 }
 

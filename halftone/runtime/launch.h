@@ -12,6 +12,11 @@ namespace halftone {
 void launch(const Node& node, std::span<const ConstView> inputs, std::span<const View> outputs,
             const Kernels& kernels, Stream stream);
 
+// Adds what the kernel wants prepared; of views as plan_launch takes them.
+void prepare_launch(const Node& node, std::span<const ConstView> inputs,
+                    std::span<const View> outputs, const Kernels& kernels, const Stream& stream,
+                    PreparationList& work);
+
 // What is known before a launch. Views need shapes and dtypes only; those of inputs that are there
 // hold some pointer that is not null.
 struct LaunchPlan {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "halftone/base/error.h"
+#include "halftone/base/threads.h"
 #include "halftone/runtime/launch.h"
 
 namespace halftone {
@@ -61,10 +62,11 @@ ConstView constant(const View& v) {
   return {v.data, v.dtype, v.shape, v.format, v.scales, v.global_scale, v.rows_per_scale};
 }
 
-// The largest workspace of any node, and notes about slow ones.
-int64_t plan_launches(const Graph& graph, const MemoryPlan& plan, const ProgramOptions& options,
-                      const std::map<int, Weight>& bound, std::vector<std::string>& notes) {
-  // Nothing is read through these views; only inputs that are not there have null data.
+// Calls visit(node, inputs, outputs) for every node that runs, with views of which only shapes and
+// dtypes count; those of inputs that are not there have null data.
+template <class Visit>
+void for_each_launch(const Graph& graph, const MemoryPlan& plan, const std::map<int, Weight>& bound,
+                     const Visit& visit) {
   std::byte somewhere{};
   const auto view = [&](int id) {
     const auto found = bound.find(plan.storage[id]);
@@ -75,7 +77,6 @@ int64_t plan_launches(const Graph& graph, const MemoryPlan& plan, const ProgramO
     result.token_stride = plan.token_stride[id];
     return result;
   };
-  int64_t most = 0;
   std::vector<ConstView> in;
   std::vector<View> out;
   for (size_t i = 0; i < graph.nodes().size(); ++i) {
@@ -85,12 +86,39 @@ int64_t plan_launches(const Graph& graph, const MemoryPlan& plan, const ProgramO
     out.clear();
     for (const int id : node.inputs) in.push_back(view(id));
     for (const int id : node.outputs) out.push_back(view_at(graph.values()[id].type, &somewhere));
+    visit(node, in, out);
+  }
+}
+
+// The largest workspace of any node, and notes about slow ones.
+int64_t plan_launches(const Graph& graph, const MemoryPlan& plan, const ProgramOptions& options,
+                      const std::map<int, Weight>& bound, std::vector<std::string>& notes) {
+  int64_t most = 0;
+  for_each_launch(graph, plan, bound, [&](const Node& node, const auto& in, const auto& out) {
     const LaunchPlan launch = plan_launch(node, in, out, *options.kernels, options.stream);
     most = std::max(most, launch.workspace);
     const bool known = std::find(notes.begin(), notes.end(), launch.note) != notes.end();
     if (!launch.note.empty() && !known) notes.push_back(launch.note);
-  }
+  });
   return most;
+}
+
+// What kernels want compiled, by as many threads as there are.
+void prepare_launches(const Graph& graph, const MemoryPlan& plan, const ProgramOptions& options,
+                      const std::map<int, Weight>& bound) {
+  PreparationList work;
+  for_each_launch(graph, plan, bound, [&](const Node& node, const auto& in, const auto& out) {
+    prepare_launch(node, in, out, *options.kernels, options.stream, work);
+  });
+  const auto count = static_cast<int64_t>(work.size());
+  parallel_for(options.stream.threads, count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      try {
+        work[static_cast<size_t>(i)]();
+      } catch (const Error&) {  // tried again and said where it is needed
+      }
+    }
+  });
 }
 
 }  // namespace
@@ -114,6 +142,7 @@ Program::Program(std::shared_ptr<const Graph> graph, const Weights& weights,
   const DeviceGuard guard(device());
   bind_weights(weights);
   memory_.arena = plan_.arena_bytes;
+  prepare_launches(*graph_, plan_, options_, bound_);
   memory_.workspace = plan_launches(*graph_, plan_, options_, bound_, notes_);
   for (const auto* side : {&graph_->inputs(), &graph_->outputs()}) {
     for (const auto& [name, value] : *side) {

@@ -40,6 +40,83 @@ TEST(Plan, ReshapesShareBytesAndUnusedNodesAreNotRun) {
   EXPECT_EQ(plan.runs, (std::vector<bool>{true, false, false}));  // a reshape computes nothing
 }
 
+// Pieces are computed where a concat puts them, and parts are read where they lie.
+TEST(Plan, ConcatsAndPartsOfOnePictureCopyNothing) {
+  for (const int64_t batch : {1, 2}) {
+    auto graph = std::make_shared<Graph>();
+    const Value a = graph->input("a", {{batch, 8, 32}, DType::kF32, {}});
+    const Value b = graph->input("b", {{batch, 16, 32}, DType::kF32, {}});
+    const Value x = affine(a, 2, 0), y = reshape(affine(b, 2, 1), {batch, 16, 2, 16});
+    const Value both = concat({reshape(x, {batch, 8, 2, 16}), y}, 1);
+    const Value more = concat({both, affine(both, 1, 1)}, 1);
+    graph->output("back", affine(slice(more, 1, 8, 24), 1, 0));
+    graph->output("x", affine(x, 1, 0));  // read where it lies in both
+    graph->output("sum", affine(more, -1, 0));
+    const MemoryPlan plan = plan_memory(*graph);
+    int copies = 0;
+    for (size_t i = 0; i < graph->nodes().size(); ++i) {
+      const Op op = graph->nodes()[i].op;
+      copies += plan.runs[i] && (op == Op::kConcat || op == Op::kSlice);
+    }
+    EXPECT_EQ(copies, batch == 1 ? 0 : 3);
+    if (batch == 1) {
+      EXPECT_EQ(plan.storage[x.id()], more.id());
+      EXPECT_EQ(plan.offset[y.id()] - plan.offset[x.id()], 8 * 32 * 4);
+    }
+    const std::map<std::string, Tensor> inputs = {{"a", test::random_tensor(a.shape(), 1)},
+                                                  {"b", test::random_tensor(b.shape(), 2)}};
+    const auto result = Program(graph, {}, cpu_scalar_kernels(), {}).run(inputs);
+    const auto in_a = inputs.at("a").as<float>(), in_b = inputs.at("b").as<float>();
+    for (int64_t i = 0; i < batch; ++i) {
+      for (int64_t j = 0; j < 16 * 32; ++j) {
+        const float wanted = in_b[i * 512 + j] * 2 + 1;
+        ASSERT_EQ(result.at("back").as<float>()[i * 512 + j], wanted);
+        ASSERT_EQ(result.at("sum").as<float>()[i * 1536 + 256 + j], -wanted);
+        ASSERT_EQ(result.at("sum").as<float>()[i * 1536 + 768 + 256 + j], -(wanted + 1));
+      }
+      for (int64_t j = 0; j < 8 * 32; ++j) {
+        ASSERT_EQ(result.at("x").as<float>()[i * 256 + j], in_a[i * 256 + j] * 2);
+        ASSERT_EQ(result.at("sum").as<float>()[i * 1536 + j], -in_a[i * 256 + j] * 2);
+      }
+    }
+  }
+}
+
+// What is there already, twice, a part itself, or would begin where wide accesses may not.
+TEST(Plan, PiecesThatCannotBeComputedInPlaceAreCopied) {
+  auto graph = std::make_shared<Graph>();
+  const Value a = graph->input("a", {{1, 8, 32}, DType::kF32, {}});
+  const Value w = graph->weight("w", {{1, 8, 32}, DType::kF32, {}});
+  const Value x = affine(a, 2, 0), part = slice(x, 1, 0, 4);
+  const Value small = affine(slice(a, 2, 0, 1), 1, 1);  // [1, 8, 1]: 32 bytes
+  const Value more = affine(slice(a, 2, 1, 2), 1, 1);
+  graph->output("twice", concat({x, x}, 1));
+  graph->output("given", concat({a, affine(w, 1, 0), x}, 1));
+  graph->output("part", concat({part, affine(a, 1, 0)}, 1));
+  graph->output("odd", concat({small, more}, 1));
+  const Tensor in = test::random_tensor({1, 8, 32}, 3), weight = test::random_tensor({1, 8, 32}, 4);
+  const auto result = Program(graph, {{"w", weight}}, cpu_scalar_kernels(), {}).run({{"a", in}});
+  const auto at = [&](const char* name, size_t i) { return result.at(name).as<float>()[i]; };
+  const auto v = in.as<float>();
+  for (size_t i = 0; i < 256; ++i) {
+    ASSERT_EQ(at("twice", i), 2 * v[i]);
+    ASSERT_EQ(at("twice", 256 + i), 2 * v[i]);
+    ASSERT_EQ(at("given", i), v[i]);
+    ASSERT_EQ(at("given", 256 + i), weight.as<float>()[i]);
+    ASSERT_EQ(at("given", 512 + i), 2 * v[i]);
+    ASSERT_EQ(at("part", 128 + i), v[i]);
+    if (i < 128) {
+      ASSERT_EQ(at("part", i), 2 * v[i]);
+    }
+    if (i < 8) {
+      ASSERT_EQ(at("odd", i), v[32 * i] + 1);
+    }
+    if (i < 8) {
+      ASSERT_EQ(at("odd", 8 + i), v[32 * i + 1] + 1);
+    }
+  }
+}
+
 TEST(Program, ListsEveryWeightThatDoesNotFitInOneError) {
   auto graph = std::make_shared<Graph>();
   const Value x = graph->input("x", {{2, 3}, DType::kF32, {}});

@@ -62,12 +62,20 @@ void attention_grad(const AttentionGradArgs& args, Stream stream) {
   }
 }
 
+template <class Args>
+void prepare(const Args& args, const Stream& stream, PreparationList& work) {
+  if (cudnn_takes(args)) context_of(stream).part<AttentionPlans>().prepare(args, work);
+}
+
 }  // namespace
 
 void fill_attention(Kernels& table) {
   table.strided_attention = true;
-  table.attention = {supports_attention, attention, attention_workspace};
-  table.attention_grad = {supports_attention_grad, attention_grad, attention_grad_workspace};
+  table.attention = KernelEntry<AttentionArgs>{supports_attention, attention, attention_workspace,
+                                               false, prepare<AttentionArgs>};
+  table.attention_grad =
+      KernelEntry<AttentionGradArgs>{supports_attention_grad, attention_grad,
+                                     attention_grad_workspace, false, prepare<AttentionGradArgs>};
 }
 
 }  // namespace halftone::cuda

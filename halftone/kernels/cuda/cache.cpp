@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <thread>
 
 namespace halftone::cuda {
 
@@ -20,10 +22,33 @@ std::string cache_folder() {
   return home != nullptr && *home != '\0' ? std::string(home) + "/.cache/halftone" : "";
 }
 
+std::string cache_file(const std::string& kind, const std::string& head) {
+  const std::string folder = cache_folder();
+  if (folder.empty()) return "";
+  uint64_t hash = 14695981039346656037u;  // FNV-1a
+  for (const char c : head) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return fmt::format("{}/{}-{:016x}.bin", folder, kind, hash);
+}
+
+// A file holds the head, a zero, and what is kept.
+std::string read_cache_file(const std::string& file, const std::string& head) {
+  if (file.empty()) return "";
+  std::ifstream in(file, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  const bool same =
+      bytes.size() > head.size() + 1 && bytes.starts_with(head) && bytes[head.size()] == '\0';
+  return same ? bytes.substr(head.size() + 1) : "";
+}
+
+void write_cache_file(const std::string& file, const std::string& head, const std::string& bytes) {
+  if (!file.empty()) write_cache_file(file, head + '\0' + bytes);
+}
+
 void write_cache_file(const std::string& file, const std::string& bytes) {
   std::error_code ignored;
   fs::create_directories(fs::path(file).parent_path(), ignored);
-  const std::string temporary = fmt::format("{}.{}", file, ::getpid());
+  const std::string temporary = fmt::format(
+      "{}.{}-{:x}", file, ::getpid(), std::hash<std::thread::id>()(std::this_thread::get_id()));
   bool written = false;
   {
     std::ofstream out(temporary, std::ios::binary);

@@ -31,6 +31,10 @@ void conv2d(const ConvArgs& args, Stream stream) {
   }
 }
 
+void prepare_conv2d(const ConvArgs& args, const Stream& stream, PreparationList& work) {
+  if (cudnn_takes(args)) context_of(stream).part<ConvolutionPlans>().prepare(args, work);
+}
+
 bool supports_input_grad(const ConvInputGradArgs& a) {
   return readable(a.dy) && readable(a.weight) && writable(a.dx);
 }
@@ -50,7 +54,8 @@ void conv2d_weight_grad(const ConvWeightGradArgs& args, Stream stream) {
 }  // namespace
 
 void fill_convolution(Kernels& table) {
-  table.conv2d = {supports_conv2d, conv2d, conv2d_workspace};
+  table.conv2d =
+      KernelEntry<ConvArgs>{supports_conv2d, conv2d, conv2d_workspace, false, prepare_conv2d};
   table.conv2d_input_grad = {supports_input_grad, conv2d_input_grad, nullptr};
   table.conv2d_weight_grad = {supports_weight_grad, conv2d_weight_grad, nullptr};
 }

@@ -217,6 +217,22 @@ Plan backward_plan(const AttentionProblem& p, bool deterministic, const Cudnn& c
   return g.build(cudnn, {.most_workspace = deterministic ? kDeterministicWorkspace : INT64_MAX});
 }
 
+// The deterministic one keeps about this much; where that is too much it is not even tried.
+bool may_be_deterministic(const AttentionProblem& p) {
+  return p.batch * p.heads * p.queries * p.keys * 2 < kDeterministicWorkspace;
+}
+
+MakePlan maker(const AttentionProblem& p, bool deterministic) {
+  return [=](const Cudnn& cudnn) {
+    return p.backward ? backward_plan(p, deterministic, cudnn) : forward_plan(p, cudnn);
+  };
+}
+
+std::string key_of(const AttentionProblem& p, bool deterministic) {
+  return fmt::format("{}{} strides {} {} {} {}", str(p), deterministic ? ", deterministic" : "",
+                     p.q_stride, p.k_stride, p.v_stride, p.dy_stride);
+}
+
 // Arrays of a run besides its arguments, in the order in which they are taken.
 struct Scratch {
   void *stats, *query_lengths, *key_lengths;
@@ -261,24 +277,39 @@ bool cudnn_takes(const AttentionGradArgs& a) {
          a.dk.dtype == DType::kBF16 && a.dv.dtype == DType::kBF16;
 }
 
+void AttentionPlans::prepare(const AttentionProblem& p, std::vector<std::function<void()>>& work) {
+  if (entries_.contains(p)) return;
+  const bool deterministic = !p.backward || may_be_deterministic(p);
+  context_.part<PlanTexts>().prepare(key_of(p, deterministic), maker(p, deterministic), work);
+}
+
+void AttentionPlans::prepare(const AttentionArgs& args, std::vector<std::function<void()>>& work) {
+  prepare(problem_of(args), work);
+}
+
+void AttentionPlans::prepare(const AttentionGradArgs& args,
+                             std::vector<std::function<void()>>& work) {
+  prepare(forward_of(args), work);
+  prepare(problem_of(args), work);
+}
+
 AttentionPlans::Entry AttentionPlans::make(const AttentionProblem& p) {
   Entry made;
   try {
-    const auto& cudnn = context_.part<Cudnn>();
+    auto& plans = context_.part<PlanTexts>();
     if (!p.backward) {
-      made.plan = forward_plan(p, cudnn);
+      made.plan = plans.get(key_of(p, true), maker(p, true));
       return made;
     }
-    // The deterministic one keeps about this much; where that is too much it is not even tried.
-    if (p.batch * p.heads * p.queries * p.keys * 2 < kDeterministicWorkspace) {
+    if (may_be_deterministic(p)) {
       try {
-        made.plan = backward_plan(p, /*deterministic=*/true, cudnn);
+        made.plan = plans.get(key_of(p, true), maker(p, true));
         made.deterministic = true;
         return made;
       } catch (const Error&) {  // then the other
       }
     }
-    made.plan = backward_plan(p, /*deterministic=*/false, cudnn);
+    made.plan = plans.get(key_of(p, false), maker(p, false));
   } catch (const Error& error) {
     made.refusal = fmt::format("{}: {}", str(p), error.what());
     context_.note_fallback("plain attention instead of cuDNN's: " + made.refusal);

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "halftone/kernels/cuda/cudnn_builder.h"
+#include "halftone/kernels/cuda/cudnn_plans.h"
 
 namespace halftone::cuda {
 
@@ -33,6 +33,9 @@ class AttentionPlans {
  public:
   explicit AttentionPlans(Context& context) : context_(context) {}
 
+  // Adds the slow part of making its plans, for any thread.
+  void prepare(const AttentionArgs& args, std::vector<std::function<void()>>& work);
+  void prepare(const AttentionGradArgs& args, std::vector<std::function<void()>>& work);
   // Bytes of workspace, or nothing where cuDNN has no plan: then another kernel must do it.
   std::optional<int64_t> workspace(const AttentionArgs& args);
   std::optional<int64_t> workspace(const AttentionGradArgs& args);
@@ -44,6 +47,7 @@ class AttentionPlans {
   std::vector<std::string> fallbacks() const;
 
  private:
+  void prepare(const AttentionProblem& problem, std::vector<std::function<void()>>& work);
   struct Entry {
     std::optional<Plan> plan;
     bool deterministic = false;  // a backward pass whose dq is too

@@ -122,6 +122,32 @@ void Plan::run(std::span<const PlanPointer> pointers, void* workspace) const {
   HT_CUDNN(cudnnBackendExecute(handle_.get(), plan_.get(), pack.get()));
 }
 
+std::string Plan::text() const {
+  int64_t size = 0;
+  if (cudnnBackendGetAttribute(plan_.get(), CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
+                               CUDNN_TYPE_CHAR, 0, &size, nullptr) != CUDNN_STATUS_SUCCESS) {
+    return "";
+  }
+  std::string text(static_cast<size_t>(size), '\0');
+  if (cudnnBackendGetAttribute(plan_.get(), CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
+                               CUDNN_TYPE_CHAR, size, &size, text.data()) != CUDNN_STATUS_SUCCESS) {
+    return "";
+  }
+  text.resize(static_cast<size_t>(size));
+  return text;
+}
+
+Plan Plan::restored(const Cudnn& cudnn, const std::string& text) {
+  const RelaxedCapture relaxed;
+  const cudnnHandle_t handle = cudnn.handle().get();
+  Descriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+  plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, handle);
+  plan.set(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+           static_cast<int64_t>(text.size()), text.data());
+  plan.finalize();
+  return {cudnn.handle(), std::move(plan)};
+}
+
 Plan GraphBuilder::build(const Cudnn& cudnn, const Choice& choice) {
   const RelaxedCapture relaxed;
   const cudnnHandle_t handle = cudnn.handle().get();

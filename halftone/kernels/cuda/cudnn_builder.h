@@ -64,6 +64,11 @@ class Plan {
   int64_t workspace_bytes() const { return workspace_bytes_; }
   void run(std::span<const PlanPointer> pointers, void* workspace) const;
 
+  // With all that was compiled for it; empty where cuDNN has no text for such a plan.
+  std::string text() const;
+  // The plan again, on another handle or in another process.
+  static Plan restored(const Cudnn& cudnn, const std::string& text);
+
  private:
   friend class GraphBuilder;
   Plan(std::shared_ptr<cudnnContext> handle, Descriptor plan);

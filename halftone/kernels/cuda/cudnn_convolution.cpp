@@ -83,6 +83,15 @@ Plan make_plan(const ConvProblem& p, bool adds_bias, const Cudnn& cudnn) {
   return g.build(cudnn, choice);
 }
 
+MakePlan maker(const ConvProblem& p, bool adds_bias) {
+  return [=](const Cudnn& cudnn) { return make_plan(p, adds_bias, cudnn); };
+}
+
+std::string key_of(const ConvProblem& p, bool adds_bias) {
+  return fmt::format("{} into [{}, {}]{}", str(p), p.out_height, p.out_width,
+                     adds_bias ? ", bias" : "");
+}
+
 ConstView item_of(const ConstView& x, int64_t first, int64_t items) {
   ConstView view = x;
   view.shape = {items, x.shape[1], x.shape[2], x.shape[3]};
@@ -106,21 +115,28 @@ bool cudnn_takes(const ConvArgs& a) {
 ConvolutionPlans::Entry ConvolutionPlans::make(const ConvProblem& p) {
   Entry made;
   try {
-    const auto& cudnn = context_.part<Cudnn>();
+    auto& plans = context_.part<PlanTexts>();
     if (p.bf16 && p.bias) {
       try {
-        made.plan = make_plan(p, /*adds_bias=*/true, cudnn);
+        made.plan = plans.get(key_of(p, true), maker(p, true));
         made.adds_bias = true;
         return made;
       } catch (const Error&) {  // then afterwards, to what was rounded already
       }
     }
-    made.plan = make_plan(p, /*adds_bias=*/false, cudnn);
+    made.plan = plans.get(key_of(p, false), maker(p, false));
   } catch (const Error& error) {
     made.refusal = fmt::format("{}: {}", str(p), error.what());
     context_.note_fallback("plain convolution instead of cuDNN's: " + made.refusal);
   }
   return made;
+}
+
+void ConvolutionPlans::prepare(const ConvArgs& args, std::vector<std::function<void()>>& work) {
+  const ConvProblem p = problem_of(args);
+  if (entries_.contains(p)) return;
+  const bool adds_bias = p.bf16 && p.bias;
+  context_.part<PlanTexts>().prepare(key_of(p, adds_bias), maker(p, adds_bias), work);
 }
 
 const ConvolutionPlans::Entry& ConvolutionPlans::entry(const ConvProblem& problem) {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "halftone/kernels/cuda/cudnn_builder.h"
+#include "halftone/kernels/cuda/cudnn_plans.h"
 
 namespace halftone::cuda {
 
@@ -31,6 +31,8 @@ class ConvolutionPlans {
  public:
   explicit ConvolutionPlans(Context& context) : context_(context) {}
 
+  // Adds the slow part of making its plan, for any thread.
+  void prepare(const ConvArgs& args, std::vector<std::function<void()>>& work);
   // Bytes of workspace, or nothing where cuDNN has no plan: then another kernel must do it.
   std::optional<int64_t> workspace(const ConvArgs& args);
   // Only of problems for which workspace() has returned bytes.

@@ -37,16 +37,24 @@ class FusedKernels {
   const Entry& get(const FusedRowsArgs& args) {
     const std::string key = key_of(args);
     if (const auto found = entries_.find(key); found != entries_.end()) return found->second;
-    std::vector<DType> types;
-    for (const ConstView& input : args.inputs) types.push_back(input.dtype);
     Entry made;
-    made.source = write_fused_source(*args.how, types);
+    made.source = source_of(args);
     made.jit = context_.part<JitKernels>().get(made.source.text, "fused_rows", made.source.threads,
                                                made.source.shared_bytes);
     return entries_.emplace(key, std::move(made)).first->second;
   }
 
+  void prepare(const FusedRowsArgs& args, PreparationList& work) {
+    if (entries_.contains(key_of(args))) return;
+    context_.part<JitKernels>().prepare(source_of(args).text, work);
+  }
+
  private:
+  static FusedSource source_of(const FusedRowsArgs& args) {
+    std::vector<DType> types;
+    for (const ConstView& input : args.inputs) types.push_back(input.dtype);
+    return write_fused_source(*args.how, types);
+  }
   // All that the source depends on, as bytes.
   static std::string key_of(const FusedRowsArgs& args) {
     std::string key;
@@ -110,7 +118,11 @@ void fused_rows(const FusedRowsArgs& args, Stream stream) {
 }  // namespace
 
 void fill_fused(Kernels& table) {
-  table.fused_rows = {supports, fused_rows};
+  table.fused_rows = KernelEntry<FusedRowsArgs>{
+      supports, fused_rows, nullptr, false,
+      [](const FusedRowsArgs& args, const Stream& stream, PreparationList& work) {
+        context_of(stream).part<FusedKernels>().prepare(args, work);
+      }};
   // Each step may be an output.
   table.fused_limits = {kMostOutputs, kMostInputs};
 }

@@ -25,8 +25,27 @@ size_t FusedWriter::source_of(int input, int64_t table_width, RopeLayout layout)
       return i;
     }
   }
-  sources_.push_back({input, table_width, interleaved});
+  sources_.push_back(
+      {input, table_width, interleaved, table_width > 0 ? sources_.size() : array_for(input)});
   return sources_.size() - 1;
+}
+
+size_t FusedWriter::array_for(int input) const {
+  const auto& piece = how_.inputs[input];
+  const auto fits_beside = [&](const Source& s) {
+    const auto& other = how_.inputs[s.input];
+    return other.at >= 0 && other.source == RowSource::kPerRow &&
+           types_[s.input] == types_[input] &&
+           (other.at + other.length <= piece.at || piece.at + piece.length <= other.at);
+  };
+  if (piece.at < 0 || piece.source != RowSource::kPerRow) return sources_.size();
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    if (sources_[i].array != i) continue;
+    const bool fits = std::all_of(sources_.begin(), sources_.end(),
+                                  [&](const Source& s) { return s.array != i || fits_beside(s); });
+    if (fits) return i;
+  }
+  return sources_.size();
 }
 
 int64_t FusedWriter::input_width(size_t i) const {
@@ -40,6 +59,7 @@ std::string FusedWriter::declare_pointer(size_t i) const {
 }
 
 std::string FusedWriter::declare_values(size_t i) const {
+  if (sources_[i].array != i) return "";
   return fmt::format(
       "  Pack<{0}, {2}> raw{1}[kVectors] = {{}}; float in{1}[kVectors][{2}] = {{}};\n",
       type_name(types_[sources_[i].input]), i, input_width(i));
@@ -68,12 +88,13 @@ std::string FusedWriter::fetch(size_t i, const std::string& row) const {
   const auto& input = input_of(i);
   const std::string own =
       input.at < 0 ? "" : fmt::format("if (c >= {} && c < {}) ", input.at, input.at + input.length);
-  return each_vector(fmt::format("{7}raw{0}[v] = {6}<{1}, {2}>(from{0} + {3} * {4}LL + {5});", i,
+  return each_vector(fmt::format("{7}raw{8}[v] = {6}<{1}, {2}>(from{0} + {3} * {4}LL + {5});", i,
                                  type_name(types_[sources_[i].input]), input_width(i), row,
-                                 input.stride, column(i), how, own));
+                                 input.stride, column(i), how, own, sources_[i].array));
 }
 
-std::string FusedWriter::unpack(size_t i) {
+std::string FusedWriter::unpack(size_t i) const {
+  if (sources_[i].array != i) return "";
   return fmt::format(
       "  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) unpack(raw{0}[v], in{0}[v]);\n", i);
 }
@@ -97,13 +118,14 @@ std::string FusedWriter::operand(const RowStep& step, int k) {
   const size_t source = source_of(slot, table ? step.width : 0, step.rope.layout);
   const RowSource kind = input_of(source).source;
   const bool per_row = kind == RowSource::kPerRow;
-  if ((per_row ? !prefetch_ : !keep_) && read_.insert(source).second) {
+  const size_t array = sources_[source].array;
+  if ((per_row ? !prefetch_ : !keep_) && read_.insert(array).second) {
     if (!per_row) {
       body_ += declare_values(source) + fetch(source, kind == RowSource::kShared ? "0" : "item");
     }
-    body_ += unpack(source);
+    body_ += unpack(array);
   }
-  return fmt::format("in{}", source);
+  return fmt::format("in{}", array);
 }
 
 }  // namespace halftone::cuda

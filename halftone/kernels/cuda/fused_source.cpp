@@ -16,7 +16,11 @@ bool is_power_of_two(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 
 FusedWriter::FusedWriter(const FusedRowsAttributes& how, std::span<const DType> types,
                          const FusedTuning& tuning)
-    : how_(how), types_(types), tuning_(tuning), length_(how.length()) {
+    : how_(how),
+      types_(types),
+      tuning_(tuning),
+      length_(how.length()),
+      most_threads_(tuning.most_threads) {
   for (const RowStep& step : how.steps) {
     HT_ASSERT(step.length == length_ || step.output < 0);
     const bool rope = step.function == RowFunction::kRope;
@@ -26,14 +30,17 @@ FusedWriter::FusedWriter(const FusedRowsAttributes& how, std::span<const DType> 
     }
   }
   choose_vector();
+  if (tuning_.most_threads == 0) most_threads_ = joins_pieces() ? 512 : 256;
   choose_threads();
   // Where threads of a block wait for each other, loading ahead and more rows at a time share the
   // registers: fewer threads than fit, nothing kept, and long rows are not loaded ahead.
   const bool waits = needs_whole_row();
   constexpr int64_t kMostAhead = 3;
-  prefetch_ = tuning.prefetch < 0 ? !waits || vectors_ <= kMostAhead : tuning.prefetch > 0;
+  const bool ahead = !waits || (vectors_ <= kMostAhead && !joins_pieces());
+  prefetch_ = tuning.prefetch < 0 ? ahead : tuning.prefetch > 0;
   keep_ = tuning.keep < 0 ? !waits : tuning.keep > 0;
-  resident_threads_ = tuning.resident_threads > 0 ? tuning.resident_threads : waits ? 768 : 1024;
+  const int64_t resident = waits && !joins_pieces() ? 768 : 1024;
+  resident_threads_ = tuning.resident_threads > 0 ? tuning.resident_threads : resident;
 }
 
 FusedSource FusedWriter::write() {
@@ -121,6 +128,11 @@ void FusedWriter::choose_vector() {
   while (wide_ > 1 && !fits(wide_)) wide_ /= 2;
 }
 
+bool FusedWriter::joins_pieces() const {
+  return std::any_of(how_.steps.begin(), how_.steps.end(),
+                     [](const RowStep& step) { return step.function == RowFunction::kConcat; });
+}
+
 bool FusedWriter::needs_whole_row() const {
   return std::any_of(how_.steps.begin(), how_.steps.end(), [&](const RowStep& step) {
     switch (step.function) {
@@ -161,7 +173,7 @@ void FusedWriter::choose_threads() {
     pieces_ = (packs + threads_ - 1) / threads_;
     return;
   }
-  vectors_ = (packs + tuning_.most_threads - 1) / tuning_.most_threads;
+  vectors_ = (packs + most_threads_ - 1) / most_threads_;
   for (int64_t more = vectors_; more < vectors_ + 4; ++more) {
     if (packs % (more * kWarp) == 0) {
       vectors_ = more;

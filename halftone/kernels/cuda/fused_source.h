@@ -18,7 +18,7 @@ struct FusedSource {
 
 // What was found best by measuring, on an H200.
 struct FusedTuning {
-  int64_t most_threads = 256;    // of a block that has a whole row
+  int64_t most_threads = 0;      // of a block that has a whole row; 0: by the chain
   int64_t resident_threads = 0;  // of a multiprocessor: limits registers; 0: by the chain
   int prefetch = -1;             // load the next row while this one is worked on; -1: by the chain
   int keep = -1;                 // keep what rows share in registers; -1: by the chain

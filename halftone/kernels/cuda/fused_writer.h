@@ -25,6 +25,7 @@ class FusedWriter {
     int input = 0;
     int64_t table_width = 0;  // of the head; 0 where it is no table
     bool interleaved = false;
+    size_t array = 0;  // whose registers it is in: its own, or those of another piece of a concat
   };
 
   // ---- how a row is divided, and what is around it (fused_source.cpp) ---------------------------
@@ -34,6 +35,7 @@ class FusedWriter {
   bool exact() const { return pieces_ * span() == length_; }
   // The widest access that every length, start and stride allows.
   void choose_vector();
+  bool joins_pieces() const;
   bool needs_whole_row() const;
   // A part of a row (a head) whose lanes lie in one warp.
   bool is_within_warp(int64_t width) const;
@@ -57,7 +59,10 @@ class FusedWriter {
   std::string column(size_t i) const;
   std::string each_vector(const std::string& what) const;
   std::string fetch(size_t i, const std::string& row) const;
-  static std::string unpack(size_t i);
+  // Pieces lie at different columns, so one array holds them all: what a thread has of it is of one
+  // or the other. Whatever is computed of another piece's values is not selected.
+  size_t array_for(int input) const;
+  std::string unpack(size_t i) const;
   std::string write_items() const;
   // The name of a step's operand, loaded by now.
   std::string operand(const RowStep& step, int k);
@@ -83,7 +88,7 @@ class FusedWriter {
   const FusedRowsAttributes& how_;
   std::span<const DType> types_;
   const FusedTuning& tuning_;
-  int64_t length_;
+  int64_t length_, most_threads_;
   std::vector<Source> sources_;
   std::set<size_t> read_;  // sources that the body has read or unpacked
   int64_t wide_ = 1, threads_ = 0, vectors_ = 1, pieces_ = 1;

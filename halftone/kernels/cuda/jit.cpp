@@ -3,8 +3,6 @@
 #include <nvrtc.h>
 
 #include <array>
-#include <fstream>
-#include <iterator>
 
 #include "halftone/kernels/cuda/cache.h"
 
@@ -29,12 +27,6 @@ constexpr const char* kIntegers =
     "typedef short int16_t; typedef unsigned short uint16_t;\n"
     "typedef int int32_t; typedef unsigned int uint32_t;\n"
     "typedef long long int64_t; typedef unsigned long long uint64_t;\n";
-
-uint64_t hash_of(const std::string& text) {  // FNV-1a
-  uint64_t hash = 14695981039346656037u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return hash;
-}
 
 std::string everything_that_counts(const std::string& source, int capability) {
   int major = 0, minor = 0;
@@ -77,28 +69,29 @@ JitKernels::~JitKernels() {
   for (const cudaLibrary_t library : libraries_) cudaLibraryUnload(library);
 }
 
-// A file holds all that the code depends on, a zero, and the code: a name that two share is seen.
-std::vector<char> JitKernels::machine_code(const std::string& source) {
-  const std::string wanted = everything_that_counts(source, context_.capability());
-  const std::string folder = cache_folder();
-  const std::string file =
-      folder.empty() ? "" : fmt::format("{}/kernel-{:016x}.bin", folder, hash_of(wanted));
-  if (!file.empty()) {
-    std::ifstream in(file, std::ios::binary);
-    const std::vector<char> bytes{std::istreambuf_iterator<char>(in), {}};
-    if (bytes.size() > wanted.size() + 1 &&
-        std::equal(wanted.begin(), wanted.end(), bytes.begin())) {
-      return {bytes.begin() + static_cast<std::ptrdiff_t>(wanted.size()) + 1, bytes.end()};
-    }
-  }
-  ++compiled_;
-  std::vector<char> code = compile(source, context_.capability());
-  if (!file.empty()) {
-    std::string bytes = wanted + '\0';
-    bytes.append(code.begin(), code.end());
-    write_cache_file(file, bytes);
-  }
+std::string JitKernels::find_code(const std::string& source) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = code_.find(source); found != code_.end()) return found->second;
+  const std::string head = everything_that_counts(source, context_.capability());
+  std::string code = read_cache_file(cache_file("kernel", head), head);
+  if (!code.empty()) code_.emplace(source, code);
   return code;
+}
+
+std::string JitKernels::make_code(const std::string& source) {
+  const std::vector<char> made = compile(source, context_.capability());
+  const std::string code(made.begin(), made.end());
+  const std::lock_guard lock(mutex_);
+  ++compiled_;
+  code_[source] = code;
+  const std::string head = everything_that_counts(source, context_.capability());
+  write_cache_file(cache_file("kernel", head), head, code);
+  return code;
+}
+
+void JitKernels::prepare(const std::string& source, std::vector<std::function<void()>>& work) {
+  if (kernels_.contains(source) || !find_code(source).empty()) return;
+  if (begun_.insert(source).second) work.emplace_back([this, source] { make_code(source); });
 }
 
 const JitKernel& JitKernels::get(const std::string& source, const char* name, int threads,
@@ -107,7 +100,8 @@ const JitKernel& JitKernels::get(const std::string& source, const char* name, in
   // Loading is no work of the stream's, so it may happen while launches are recorded.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   HT_CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
-  const std::vector<char> code = machine_code(source);
+  std::string code = find_code(source);
+  if (code.empty()) code = make_code(source);
   cudaLibrary_t library = nullptr;
   HT_CUDA(cudaLibraryLoadData(&library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0));
   libraries_.push_back(library);
@@ -122,6 +116,10 @@ const JitKernel& JitKernels::get(const std::string& source, const char* name, in
   HT_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
       &made.blocks_per_multiprocessor, function, threads, static_cast<size_t>(shared_bytes)));
   HT_CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
+  {
+    const std::lock_guard lock(mutex_);
+    code_.erase(source);  // it is loaded
+  }
   return kernels_.emplace(source, made).first->second;
 }
 

@@ -4,7 +4,10 @@
 
 #include <cuda_runtime.h>
 
+#include <functional>
 #include <map>
+#include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,14 +35,20 @@ class JitKernels {
   // shared memory.
   const JitKernel& get(const std::string& source, const char* name, int threads,
                        int64_t shared_bytes);
+  // Adds the work of compiling a source, for any thread, unless that has been done or added before.
+  void prepare(const std::string& source, std::vector<std::function<void()>>& work);
   int compiled() const { return compiled_; }  // not found in files
 
  private:
-  std::vector<char> machine_code(const std::string& source);
+  std::string find_code(const std::string& source);  // empty where it is not compiled
+  std::string make_code(const std::string& source);
 
   Context& context_;
   std::map<std::string, JitKernel> kernels_;
   std::vector<cudaLibrary_t> libraries_;
+  std::set<std::string> begun_;
+  std::mutex mutex_;                         // of what follows
+  std::map<std::string, std::string> code_;  // by source
   int compiled_ = 0;
 };
 
