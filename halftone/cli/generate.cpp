@@ -163,13 +163,15 @@ void run_generate(Options options, const Context& context) {
   }
   check_memory(outcome.loaded, outcome.planned, options.model.max_memory);
   std::FILE* const report = options.output == "-" ? stderr : stdout;
-  if (!options.json) print_plan(report, outcome.planned);
+  if (!options.json) print_plan(report, outcome.planned, outcome.loaded);
   outcome.hash = model.hash();
 
   Results results(options, request, outcome, model.latent_shape(request.width, request.height));
   ProgressBar bar("generating", context, options.json, ProgressBar::Unit::kSteps);
   const ProgressFn progress = [&](const Progress& step) {
-    outcome.measured = std::max(outcome.measured, anonymous_bytes());
+    outcome.host_measured = std::max(outcome.host_measured, anonymous_bytes());
+    const DeviceContext* device = outcome.loaded.context.get();
+    outcome.measured = device != nullptr ? device->memory().most_held : outcome.host_measured;
     bar.update(step);
   };
   try {

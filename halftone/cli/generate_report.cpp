@@ -67,15 +67,23 @@ ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outc
                         {"scratch", outcome.planned.workspace},
                         {"process", outcome.planned.process},
                         {"weights_in_files", outcome.planned.file_weights}}}};
+  if (outcome.loaded.context != nullptr) out["peak_bytes"]["on_host"] = outcome.host_measured;
   out["images"] = ordered_json::array();
   for (const auto& file : outcome.files) out["images"].push_back(file.string());
   return out;
 }
 
-void print_plan(std::FILE* to, const ModelMemory& memory) {
+void print_plan(std::FILE* to, const ModelMemory& memory, const LoadedModel& loaded) {
   std::string parts =
-      fmt::format("values {} + scratch {} + process {}", human_bytes(memory.arena + memory.borders),
-                  human_bytes(memory.workspace), human_bytes(memory.process));
+      fmt::format("values {} + scratch {}", human_bytes(memory.arena + memory.borders),
+                  human_bytes(memory.workspace));
+  if (loaded.context != nullptr) {
+    fmt::print(to, "memory: {} of {} (weights {} + {})\n", human_bytes(memory.peak()),
+               loaded.device.used, human_bytes(memory.owned_weights), parts);
+    std::fflush(to);
+    return;
+  }
+  parts += fmt::format(" + process {}", human_bytes(memory.process));
   if (memory.owned_weights > 0) {
     parts = fmt::format("converted weights {} + {}", human_bytes(memory.owned_weights), parts);
   }

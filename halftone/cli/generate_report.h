@@ -27,13 +27,14 @@ struct GenerateOutcome {
   std::vector<std::filesystem::path> files;
   std::string hash;
   ModelMemory planned;
-  int64_t measured = 0;
+  int64_t measured = 0;       // where the model runs
+  int64_t host_measured = 0;  // on the host, where that is elsewhere
   double total = 0;
 };
 
 nlohmann::ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outcome);
 // To stdout, or to stderr where a picture goes there.
-void print_plan(std::FILE* to, const ModelMemory& memory);
+void print_plan(std::FILE* to, const ModelMemory& memory, const LoadedModel& loaded);
 void print_summary(std::FILE* to, const GenerateOptions& options, const GenerateOutcome& outcome);
 
 }  // namespace halftone::cli

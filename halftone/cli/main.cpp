@@ -1,12 +1,15 @@
 #include <fcntl.h>
 #include <malloc.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 
 #include "halftone/cli/cli.h"
 #include "halftone/cli/interrupts.h"
+#include "halftone/kernels/cuda/backend.h"
 #include "halftone/tensor/mapped_file.h"
 
 namespace {
@@ -34,8 +37,22 @@ void report_instead_of_dying() {
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
-// Threads allocate next to nothing, and a heap for each would take 64 MiB of address space.
-void share_one_heap() { ::mallopt(M_ARENA_MAX, 1); }
+// Threads allocate next to nothing, and a heap for each would take 64 MiB of address space. With a
+// GPU they may compile kernels, and would wait for each other.
+void share_one_heap() {
+  rlimit space{};
+  const bool limited = ::getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur != RLIM_INFINITY;
+  if (limited || !halftone::has_cuda()) ::mallopt(M_ARENA_MAX, 1);
+}
+
+// All results are written and synced by now. Ending libraries one by one, CUDA's above all, takes
+// longer than a small picture; sanitizers look for leaks there.
+[[noreturn]] void leave(int code) {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  if (std::fflush(nullptr) == 0) ::_exit(code);
+#endif
+  std::exit(code);
+}
 
 }  // namespace
 
@@ -50,5 +67,5 @@ int main(int argc, char** argv) {
   context.watch_interrupts = [&](bool on) { interrupts.watch(on); };
   context.interrupted = [&] { return interrupts.requested(); };
   context.terminal = ::isatty(STDERR_FILENO) == 1;
-  return halftone::cli::run(argc, argv, context);
+  leave(halftone::cli::run(argc, argv, context));
 }

@@ -24,7 +24,9 @@ class Recording {
 };
 
 struct DeviceMemoryInfo {
-  int64_t free = 0, total = 0;
+  int64_t free = 0, total = 0;      // of the device, whoever uses it
+  int64_t held = 0, most_held = 0;  // by this context now, and at most since it was made or
+                                    // forget_most_held was called
 };
 
 class DeviceContext {
@@ -33,6 +35,7 @@ class DeviceContext {
 
   virtual Device device() const = 0;
   virtual DeviceMemoryInfo memory() const = 0;
+  virtual void forget_most_held() {}
 
   // Uninitialized memory. Too little is an Error that says how much is for what, and how much is
   // free.

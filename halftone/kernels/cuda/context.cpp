@@ -9,9 +9,19 @@ namespace {
 
 class DeviceStorage final : public Storage {
  public:
-  DeviceStorage(std::byte* data, size_t size, Device device)
-      : Storage(data, size, /*mapped=*/false, device) {}
-  ~DeviceStorage() override { cudaFree(data_); }
+  DeviceStorage(std::byte* data, size_t size, Device device, std::shared_ptr<HeldBytes> held)
+      : Storage(data, size, /*mapped=*/false, device), held_(std::move(held)) {
+    held_->add(static_cast<int64_t>(size));
+  }
+  ~DeviceStorage() override {
+    cudaFree(data_);
+    held_->now -= static_cast<int64_t>(size());
+  }
+  DeviceStorage(const DeviceStorage&) = delete;
+  DeviceStorage& operator=(const DeviceStorage&) = delete;
+
+ private:
+  std::shared_ptr<HeldBytes> held_;
 };
 
 class GraphRecording final : public Recording {
@@ -61,7 +71,7 @@ DeviceMemoryInfo Context::memory() const {
   const DeviceGuard guard(this);
   size_t free = 0, total = 0;
   HT_CUDA(cudaMemGetInfo(&free, &total));
-  return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
+  return {static_cast<int64_t>(free), static_cast<int64_t>(total), held_->now, held_->most};
 }
 
 std::shared_ptr<Storage> Context::allocate(int64_t bytes, const std::string& purpose) {
@@ -77,7 +87,7 @@ std::shared_ptr<Storage> Context::allocate(int64_t bytes, const std::string& pur
   }
   HT_CUDA(status);
   return std::make_shared<DeviceStorage>(static_cast<std::byte*>(data), static_cast<size_t>(bytes),
-                                         device());
+                                         device(), held_);
 }
 
 void Context::upload(std::byte* to, std::span<const std::byte> from) {
@@ -107,6 +117,7 @@ void Context::synchronize() {
 
 std::unique_ptr<Recording> Context::record(const std::function<void()>& launches) {
   const DeviceGuard guard(this);
+  flush_ = nullptr;  // what is recorded has its algorithms
   HT_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
   recording_ = true;
   cudaGraph_t graph = nullptr;

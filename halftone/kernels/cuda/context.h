@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <typeindex>
@@ -12,6 +13,18 @@
 #include "halftone/kernels/kernels.h"
 
 namespace halftone::cuda {
+
+// Bytes that a context's storages hold; they may outlive it.
+struct HeldBytes {
+  std::atomic<int64_t> now = 0, most = 0;
+
+  void add(int64_t bytes) {
+    const int64_t held = now += bytes;
+    int64_t before = most;
+    while (before < held && !most.compare_exchange_weak(before, held)) {
+    }
+  }
+};
 
 class Context final : public DeviceContext {
  public:
@@ -22,6 +35,7 @@ class Context final : public DeviceContext {
 
   Device device() const override { return {DeviceKind::kCuda, index_}; }
   DeviceMemoryInfo memory() const override;
+  void forget_most_held() override { held_->most = held_->now.load(); }
   std::shared_ptr<Storage> allocate(int64_t bytes, const std::string& purpose) override;
   void upload(std::byte* to, std::span<const std::byte> from) override;
   void download(std::span<std::byte> to, const std::byte* from) override;
@@ -55,7 +69,8 @@ class Context final : public DeviceContext {
   cudaStream_t stream_ = nullptr;
   cudaEvent_t marks_[2] = {};
   bool marked_ = false, recording_ = false;
-  std::shared_ptr<Storage> flush_;  // read to empty the caches
+  std::shared_ptr<HeldBytes> held_ = std::make_shared<HeldBytes>();
+  std::shared_ptr<Storage> flush_;  // read to empty the caches; there while algorithms are measured
   std::map<std::type_index, std::shared_ptr<void>> parts_;
 };
 
