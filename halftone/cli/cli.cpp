@@ -35,9 +35,10 @@ bool nobody_reads(int error) { return error == EBADF || error == EPIPE; }
 
 // The engine names a field where the command line has a flag.
 std::string with_flag(const Error& error) {
-  constexpr std::string_view kFlags[] = {"base",       "device", "guidance",  "lora",
-                                         "max-memory", "model",  "precision", "scheduler",
-                                         "size",       "steps",  "strict",    "threads"};
+  constexpr std::string_view kFlags[] = {
+      "base",      "budget", "device",     "dialect", "exclude", "format",    "guidance",
+      "include",   "lora",   "max-memory", "model",   "output",  "precision", "rounding",
+      "scheduler", "seed",   "size",       "steps",   "strict",  "threads"};
   const bool flag =
       std::find(std::begin(kFlags), std::end(kFlags), error.where()) != std::end(kFlags);
   return (flag ? "--" : "") + std::string(error.what());

@@ -104,7 +104,7 @@ bool choose(const SearchInput& input, const Budget& budget, SearchResult& result
     const TradeOff* point = pick(result.curve, budget, factor);
     if (point == nullptr) {
       if (budget.bytes) {
-        throw Error(ErrorCode::kUsage, "--budget", "{} bytes are fewer than the least, {}",
+        throw Error(ErrorCode::kUsage, "budget", "{} bytes are fewer than the least, {}",
                     *budget.bytes, result.curve[0].bytes);
       }
       point = &result.curve.back();
@@ -127,6 +127,22 @@ bool choose(const SearchInput& input, const Budget& budget, SearchResult& result
 }
 
 }  // namespace
+
+Budget automatic_budget(const Format& format) {
+  // Somewhat above 0.99 and 0.999, so that other prompts than the certificate's are above it, too.
+  constexpr double kCosine4 = 0.9905, kCosine8 = 0.9991;
+  return {format.element_bits() == 4 ? kCosine4 : kCosine8, {}, true};
+}
+
+std::string to_string(const Budget& budget) {
+  if (budget.automatic) return "auto";
+  if (budget.bytes) return fmt::format("bytes={}", *budget.bytes);
+  return budget.cosine ? fmt::format("cosine={}", *budget.cosine) : "none";
+}
+
+std::string to_string(Minimize minimize) {
+  return minimize == Minimize::kBytes ? "bytes" : minimize == Minimize::kTime ? "time" : "both";
+}
 
 std::string Candidate::name() const {
   const bool weights = format.quantized() && !activations;
@@ -211,7 +227,7 @@ SearchResult search_formats(const SearchInput& input, const ProgressFn& progress
   result.candidates.push_back({formats::bf16, false});
   result.groups = groups_of(input, result.candidates);
   if (result.groups.empty()) {
-    throw Error(ErrorCode::kInvalidInput, "--budget", "the model has no linear to choose for");
+    throw Error(ErrorCode::kInvalidInput, "budget", "the model has no linear to choose for");
   }
   const auto groups = static_cast<int64_t>(result.groups.size()),
              candidates = static_cast<int64_t>(input.candidates.size());
@@ -230,7 +246,7 @@ SearchResult search_formats(const SearchInput& input, const ProgressFn& progress
   }
   result.curve = trade_off_curve(result.groups);
   if (!choose(input, input.budget, result)) {
-    throw Error(ErrorCode::kUsage, "--budget", "{} leaves every linear in high precision",
+    throw Error(ErrorCode::kUsage, "budget", "{} leaves every linear in high precision",
                 input.budget.cosine ? fmt::format("a cosine of {}", *input.budget.cosine)
                                     : fmt::format("{} bytes", *input.budget.bytes));
   }
@@ -239,7 +255,7 @@ SearchResult search_formats(const SearchInput& input, const ProgressFn& progress
 
 bool choose_again(const SearchInput& input, double cosine, SearchResult& result) {
   SearchResult next = result;
-  if (!choose(input, {cosine, {}}, next) || next.chosen.choice == result.chosen.choice) {
+  if (!choose(input, {cosine, {}, false}, next) || next.chosen.choice == result.chosen.choice) {
     return false;
   }
   result = std::move(next);

@@ -30,7 +30,12 @@ enum class Minimize : uint8_t { kBoth, kBytes, kTime };
 struct Budget {
   std::optional<double> cosine;  // at least, the mean over calibration points
   std::optional<int64_t> bytes;  // at most, of the linears' weights
+  bool automatic = false;        // a cosine that nobody asked for by number
 };
+// What a format can be expected to hold.
+Budget automatic_budget(const Format& format);
+std::string to_string(const Budget& budget);  // "cosine=0.998", "bytes=12000000" or "auto"
+std::string to_string(Minimize minimize);
 
 // Linears that read the same input; they get one format, so that they stay one product.
 struct SearchGroup {

@@ -165,9 +165,13 @@ TEST_F(Calibrate, ASearchKeepsItsBudgetAndPredictsWhatItMeasures) {
   const double all = score_recipe(*model, plain, {}, c).mean;
   ASSERT_LT(all, 0.9995);
   const double target = 1 - (1 - all) / 4;
-  const SearchInput input{
-      *model,       c, plain, {{formats::nvfp4, true}, {formats::fp8, true}}, Minimize::kBytes,
-      {target, {}}, {}};
+  const SearchInput input{*model,
+                          c,
+                          plain,
+                          {{formats::nvfp4, true}, {formats::fp8, true}},
+                          Minimize::kBytes,
+                          {target, {}, false},
+                          {}};
   const SearchResult r = search_formats(input, silent());
   EXPECT_TRUE(r.within_budget);
   EXPECT_GE(r.measured, target);
@@ -178,9 +182,9 @@ TEST_F(Calibrate, ASearchKeepsItsBudgetAndPredictsWhatItMeasures) {
   EXPECT_DOUBLE_EQ(score_recipe(*model, recipe, {}, c).mean, r.measured);
   // The least bytes that there are, and fewer.
   SearchInput by_bytes = input;
-  by_bytes.budget = {{}, r.curve.front().bytes};
+  by_bytes.budget = {{}, r.curve.front().bytes, false};
   EXPECT_EQ(search_formats(by_bytes, silent()).chosen.bytes, r.curve.front().bytes);
-  by_bytes.budget = {{}, 10};
+  by_bytes.budget = {{}, 10, false};
   EXPECT_THROW(search_formats(by_bytes, silent()), Error);
   // For more, from what was measured.
   SearchResult tighter = r;
