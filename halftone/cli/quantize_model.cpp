@@ -86,6 +86,10 @@ QuantizeModelOptions options_of(const QuantizeModelFlags& flags, const Context& 
   options.prompts_name = flags.prompts;
   options.samples = flags.samples;
   options.certify = flags.certify;
+  options.search_points = flags.search_points;
+  if (!flags.model.max_memory.empty()) {
+    options.max_memory = parse_bytes(flags.model.max_memory, "--max-memory");
+  }
   return options;
 }
 
@@ -177,6 +181,19 @@ void add_quantize_model(CLI::App& command, QuantizeModelFlags& o) {
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(0, 10000))
+      ->group(group);
+  command
+      .add_option("--search-points", o.search_points,
+                  "Predictions that --budget measures each layer on; 0: all, three per prompt")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(0, 10000))
+      ->group(group);
+  command
+      .add_option("--max-memory", o.model.max_memory,
+                  "The most that inputs' moments may take: where they need more, the prompts are "
+                  "run several times (default: half of what is free)")
+      ->type_name("SIZE")
       ->group(group);
   command.add_option("--device", o.model.device, "auto, cpu or cuda[:N]")
       ->capture_default_str()

@@ -15,7 +15,7 @@ struct QuantizeModelFlags {
   std::vector<std::string> include, exclude;
   bool calibrate = false;
   std::string prompts;  // a file; empty: prompts of our own
-  int samples = 0, certify = 8;
+  int samples = 0, certify = 8, search_points = 8;
   bool json = false;
 };
 

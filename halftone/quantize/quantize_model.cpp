@@ -36,8 +36,8 @@ class ModelQuantizer {
     plan_ = plan_prompts(options_, original_.sampling);
     plan_.calibration.threads = threads_;
     if (!plan_.note.empty()) note(plan_.note);
-    choose_rounding();
     check_selects(base_recipe());
+    choose_rounding();
     try {
       if (calibrates_) run_calibration();
       choose();
@@ -51,7 +51,7 @@ class ModelQuantizer {
     }
     result_.model = original_.path;
     result_.output = options_.output.string();
-    result_.points = calibration_.points.size();
+    result_.points = spread_points(calibration_.points, options_.search_points).size();
     result_.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return std::move(result_);
@@ -61,8 +61,11 @@ class ModelQuantizer {
   void note(const std::string& line) const {
     if (events_.note) events_.note(line);
   }
-  ProgressFn stage(std::string_view name, bool bytes = false) const {
-    return [this, name, bytes](const Progress& p) {
+  ProgressFn stage(std::string name, bool bytes = false) const {
+    return [this, name = std::move(name), bytes](const Progress& p) {
+      if (options_.model.cancelled && options_.model.cancelled()) {
+        throw Error(ErrorCode::kCancelled, "", "interrupted");
+      }
       if (events_.progress) events_.progress({name, bytes}, p);
     };
   }
@@ -112,41 +115,86 @@ class ModelQuantizer {
     return sampling_of(options_.sampling, original_.sampling).scheduler;
   }
 
-  // Moments of inputs take the square of their width, for every input of the model.
-  void choose_rounding() {
-    plan_.calibration.moments = rounding_ == Rounding::kCompensated;
-    if (!plan_.calibration.moments) return;
-    std::map<int, int64_t> widths;  // by group
-    for (const LinearInfo& linear : original_.model->linears()) {
-      widths[linear.group] = linear.shape[1];
+  // Weights that the moments are for, in every format that they may be wanted in.
+  RoundedLayout rounded_layout() const {
+    RoundedLayout layout{fingerprint(), {}};
+    for (const auto& linear : original_.model->plan_recipe(base_recipe()).converted) {
+      if (!linear.format.quantized()) continue;
+      layout.weights[linear.weight] = {
+          linear.shape, options_.budget ? considered() : std::vector<Format>{linear.format}};
     }
-    int64_t bytes = 0;
-    for (const auto& [group, width] : widths) bytes += 2 * width * width * int64_t{sizeof(float)};
-    if (bytes <= available_memory() / 2) return;
+    return layout;
+  }
+
+  // Moments of inputs take the square of their width: as many passes as keep to the memory.
+  void choose_rounding() {
+    rounder_.emplace(*original_.model, options_.output, threads_);
+    if (rounding_ != Rounding::kCompensated) return;
+    const std::string not_used = rounder_->begin(rounded_layout());
+    if (!not_used.empty()) note(not_used + "; its weights are rounded anew");
+    const std::vector<MomentGroup> groups = rounder_->left();
+    const int64_t most = options_.max_memory > 0 ? options_.max_memory : available_memory() / 2;
+    if (const auto passes = plan_passes(groups, most)) {
+      passes_ = *passes;
+      return;
+    }
     rounding_ = Rounding::kNearest;
-    plan_.calibration.moments = false;
+    rounder_.emplace(*original_.model, options_.output, threads_);
+    int64_t needed = 0;
+    for (const MomentGroup& group : groups) {
+      needed = std::max(needed, moment_bytes({&group, 1}));
+    }
     const std::string why =
         fmt::format("weights are rounded to nearest, because compensating would take {} of memory",
-                    human_bytes(bytes));
+                    human_bytes(needed));
     if (options_.model.strict) throw Error(ErrorCode::kFallback, "strict", "{}", why);
     note("fallback: " + why);
   }
 
-  void run_calibration() {
-    // Beside the output, which is not there before it is complete.
-    partial_ = options_.output;
-    partial_ += ".calibration.safetensors";
+  // What is kept of an interrupted run belongs to this.
+  std::string fingerprint() const {
     const CalibrationOptions& how = plan_.calibration;
-    const std::string fingerprint = text_hash(
-        fmt::format("{} {} {} {} {} {} {} {} {} {}", result_.hash, fmt::join(how.prompts, "\n"),
-                    fmt::join(how.held_out, "\n"), how.first_seed, how.width, how.height, how.steps,
-                    how.moments, how.guidance, options_.sampling.scheduler));
-    calibration_ = calibrate(*original_.pipeline, scheduler(), how, partial_, fingerprint,
-                             stage("calibrating"));
-    stage_done();
-    if (!calibration_.not_resumed.empty()) {
-      note(calibration_.not_resumed + "; calibration was begun anew");
+    return text_hash(fmt::format("{} {} {} {} {} {} {} {} {}", result_.hash,
+                                 fmt::join(how.prompts, "\n"), fmt::join(how.held_out, "\n"),
+                                 how.first_seed, how.width, how.height, how.steps, how.guidance,
+                                 options_.sampling.scheduler));
+  }
+
+  // The first pass records everything, and later ones the moments that it had no room for.
+  void run_calibration() {
+    partial_ = beside_output("calibration");
+    for (size_t pass = 0; pass < std::max<size_t>(1, passes_.size()); ++pass) {
+      CalibrationOptions how = plan_.calibration;
+      const std::string name =
+          passes_.size() < 2 ? "calibrating"
+                             : fmt::format("calibrating, pass {} of {}", pass + 1, passes_.size());
+      how.moments = pass < passes_.size();
+      how.only_moments = pass > 0;
+      how.moments_of.emplace();
+      if (how.moments) {
+        for (const MomentGroup& group : passes_[pass]) how.moments_of->insert(group.first);
+      }
+      how.use_moments = [&](const Calibration& seen) {
+        stage_done();
+        rounder_->round(passes_[pass], seen, stage("rounding weights"));
+        stage_done();
+      };
+      Calibration seen = calibrate(*original_.pipeline, scheduler(), how,
+                                   pass == 0 ? partial_ : fs::path(), fingerprint(), stage(name));
+      stage_done();
+      if (pass > 0) continue;
+      calibration_ = std::move(seen);
+      if (!calibration_.not_resumed.empty()) {
+        note(calibration_.not_resumed + "; calibration was begun anew");
+      }
     }
+  }
+
+  // Where something is kept until the output is complete.
+  fs::path beside_output(const char* what) const {
+    fs::path path = options_.output;
+    path += fmt::format(".{}.safetensors", what);
+    return path;
   }
 
   QuantizeRecipe base_recipe() const {
@@ -187,7 +235,6 @@ class ModelQuantizer {
       }
       if (!result_.not_finite.empty()) check_selects(base);
     }
-    rounder_.emplace(rounding_, calibration_, threads_, options_.model.cancelled);
     result_.recipe = base;
     add_scales();
     if (options_.budget) search();
@@ -215,19 +262,27 @@ class ModelQuantizer {
     LoadedModel model = load("fp32", "on");  // compiled: many predictions are made
     result_.found = search_formats(search_input(*model.pipeline, base), stage("measuring layers"));
     stage_done();
+    if (!result_.found->not_resumed.empty()) {
+      note(result_.found->not_resumed + "; the search was begun anew");
+    }
     take_found(base);
   }
 
-  SearchInput search_input(Pipeline& model, const QuantizeRecipe& base) {
-    std::vector<Format> considered = {format_};
-    if (format_ == formats::nvfp4) considered.push_back(formats::nvfp4_4over6);
+  // What a search tries besides high precision.
+  std::vector<Format> considered() const {
+    std::vector<Format> tried = {format_};
+    if (format_ == formats::nvfp4) tried.push_back(formats::nvfp4_4over6);
     // With a scale per row, where the dialect has that.
     if (format_.element_bits() == 4) {
       const bool rows = why_not_held(options_.dialect, formats::fp8).empty();
-      considered.push_back(rows ? formats::fp8 : formats::fp8_tensor);
+      tried.push_back(rows ? formats::fp8 : formats::fp8_tensor);
     }
+    return tried;
+  }
+
+  SearchInput search_input(Pipeline& model, const QuantizeRecipe& base) {
     std::vector<Candidate> candidates;
-    for (const Format& format : considered) {
+    for (const Format& format : considered()) {
       candidates.push_back({format, true});
       candidates.push_back({format, false});
     }
@@ -237,7 +292,10 @@ class ModelQuantizer {
             candidates,
             options_.minimize,
             *options_.budget,
-            rounder_->function()};
+            rounder_->function(),
+            options_.search_points,
+            beside_output("search"),
+            fmt::format("{} {}", fingerprint(), static_cast<int>(rounding_))};
   }
 
   void take_found(const QuantizeRecipe& base) {
@@ -330,11 +388,12 @@ class ModelQuantizer {
   }
 
   void write() {
-    const ModelWritten written = write_model(
-        {*original_.model, original_.path, options_.output, options_.dialect, result_.recipe,
-         rounder_->function(), result_.certificate, to_toml(recipe_file()),
-         calibrates_ ? calibration_json(calibration_) : "", threads_},
-        stage("writing", true));
+    const ModelWritten written =
+        write_model({*original_.model, original_.path, options_.output, options_.dialect,
+                     result_.recipe, rounder_->function(), result_.certificate,
+                     to_toml(recipe_file()), calibrates_ ? calibration_json(calibration_) : "",
+                     [this] { rounder_->check_intact(); }, threads_},
+                    stage("writing", true));
     stage_done();
     result_.files = written.files;
     result_.kept = written.kept;
@@ -342,8 +401,11 @@ class ModelQuantizer {
   }
 
   void remove_partial() const {
+    if (partial_.empty()) return;
     std::error_code ignored;
-    if (!partial_.empty()) fs::remove(partial_, ignored);
+    fs::remove(partial_, ignored);
+    fs::remove(beside_output("search"), ignored);
+    rounder_->remove_files();
   }
 
   Engine& engine_;
@@ -355,6 +417,7 @@ class ModelQuantizer {
   bool calibrates_ = false;
   LoadedModel original_;
   PromptPlan plan_;
+  std::vector<std::vector<MomentGroup>> passes_;  // that are left
   fs::path partial_;
   std::map<std::string, float> first_scales_;
   ModelQuantizeResult result_;

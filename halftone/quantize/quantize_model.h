@@ -47,6 +47,8 @@ struct QuantizeModelOptions {
   std::string prompts_name;          // of the file that they are from, for notes
   int samples = 0;                   // pictures to calibrate on; 0: one per prompt
   int certify = 8;                   // pictures that the certificate is measured on
+  int search_points = 8;   // predictions that each group of linears is measured on; 0: all
+  int64_t max_memory = 0;  // of inputs' moments; 0: half of what is available
 };
 
 // What the caller is told meanwhile. Any of them may be empty.

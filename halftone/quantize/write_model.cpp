@@ -54,6 +54,7 @@ ModelWritten write_model(const ModelWrite& what, const ProgressFn& progress) {
     if (what.dialect != Dialect::kHalftone) {
       convert_checkpoint(input, folder / kPart, what.dialect, progress);
     }
+    what.verify();
     write_file(folder / kRecipeName, what.recipe_text);
     if (!what.calibration_text.empty()) {
       write_file(folder / "calibration.json", what.calibration_text);

@@ -17,6 +17,7 @@ struct ModelWrite {
   const std::optional<Certificate>& certificate;
   std::string recipe_text;       // recipe.toml
   std::string calibration_text;  // calibration.json; empty: none
+  std::function<void()> verify;  // called before the folder is believed; may throw
   int threads = 1;
 };
 
