@@ -79,6 +79,7 @@ void InputMoments::add(const ConstView& x, const Kernels& kernels, Stream stream
   // Neighbouring tokens are alike: some of them, evenly spread, tell as much as all.
   const int64_t rows = std::min(all, kMostRows);
   if (static_cast<int64_t>(rows_.size()) / cols + rows > kMostCollected) flush(kernels, stream);
+  rows_.reserve(static_cast<size_t>(kMostCollected * cols));  // and no more, as bytes() says
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t from = r * all / rows * cols;
     for (int64_t c = 0; c < cols; ++c) {

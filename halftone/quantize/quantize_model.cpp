@@ -7,10 +7,10 @@
 #include "halftone/base/text.h"
 #include "halftone/base/threads.h"
 #include "halftone/io/model_hash.h"
+#include "halftone/quantize/calibrate_passes.h"
 #include "halftone/quantize/model_certificate.h"
 #include "halftone/quantize/model_checks.h"
 #include "halftone/quantize/prompt_plan.h"
-#include "halftone/quantize/rounder.h"
 #include "halftone/quantize/write_model.h"
 #include "halftone/runtime/devices.h"
 
@@ -160,33 +160,15 @@ class ModelQuantizer {
                                  options_.sampling.scheduler));
   }
 
-  // The first pass records everything, and later ones the moments that it had no room for.
   void run_calibration() {
     partial_ = beside_output("calibration");
-    for (size_t pass = 0; pass < std::max<size_t>(1, passes_.size()); ++pass) {
-      CalibrationOptions how = plan_.calibration;
-      const std::string name =
-          passes_.size() < 2 ? "calibrating"
-                             : fmt::format("calibrating, pass {} of {}", pass + 1, passes_.size());
-      how.moments = pass < passes_.size();
-      how.only_moments = pass > 0;
-      how.moments_of.emplace();
-      if (how.moments) {
-        for (const MomentGroup& group : passes_[pass]) how.moments_of->insert(group.first);
-      }
-      how.use_moments = [&](const Calibration& seen) {
-        stage_done();
-        rounder_->round(passes_[pass], seen, stage("rounding weights"));
-        stage_done();
-      };
-      Calibration seen = calibrate(*original_.pipeline, scheduler(), how,
-                                   pass == 0 ? partial_ : fs::path(), fingerprint(), stage(name));
-      stage_done();
-      if (pass > 0) continue;
-      calibration_ = std::move(seen);
-      if (!calibration_.not_resumed.empty()) {
-        note(calibration_.not_resumed + "; calibration was begun anew");
-      }
+    const auto told = [this](const std::string& name) { return stage(name); };
+    calibration_ = calibrate({*original_.pipeline, scheduler(), plan_.calibration, partial_,
+                              fingerprint(), passes_, *rounder_},
+                             told);
+    stage_done();
+    if (!calibration_.not_resumed.empty()) {
+      note(calibration_.not_resumed + "; calibration was begun anew");
     }
   }
 
