@@ -3,6 +3,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
 #include "halftone/base/text.h"
+#include "halftone/engine/checks.h"
 #include "halftone/io/dialect_writer.h"
 #include "halftone/io/output.h"
 
@@ -32,6 +33,22 @@ void check_dialect(const QuantizeModelOptions& o) {
   for (const auto& rule : o.recipe->recipe.rules) check_dialect_holds(o.dialect, rule.format);
 }
 
+template <class T>
+void check_range(const char* field, T value, T least, T most) {
+  if (value >= least && value <= most) return;  // what is no number is in no range
+  throw Error(ErrorCode::kUsage, field, "{} is not from {} to {}", value, least, most);
+}
+
+void check_numbers(const QuantizeModelOptions& o) {
+  check_range("samples", o.samples, 0, 100000);
+  check_range("certify", o.certify, 0, 10000);
+  check_range("search_points", o.search_points, 0, 10000);
+  check_range<int64_t>("max_memory", o.max_memory, 0, INT64_MAX);
+  check_range("steps", o.sampling.steps.value_or(1), 1, kMostSteps);
+  check_range("guidance", o.sampling.guidance.value_or(0), 0.0f, 100.0f);
+  if (o.budget && o.budget->cosine) check_range("budget", *o.budget->cosine, 0.0, 1.0);
+}
+
 void check_patterns(const char* field, const std::vector<std::string>& patterns) {
   for (const std::string& pattern : patterns) {
     if (is_valid_utf8(pattern)) continue;
@@ -42,7 +59,9 @@ void check_patterns(const char* field, const std::vector<std::string>& patterns)
 }  // namespace
 
 void check(const QuantizeModelOptions& o) {
+  check(o.model);
   check_formats(o);
+  check_numbers(o);
   if (o.output.empty()) throw Error(ErrorCode::kUsage, "output", "is needed");
   if (!o.model.path.empty()) {
     if (!is_folder(o.model.path)) {

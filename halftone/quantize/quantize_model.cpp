@@ -23,14 +23,12 @@ class ModelQuantizer {
  public:
   ModelQuantizer(Engine& engine, const QuantizeModelOptions& options,
                  const QuantizeModelEvents& events)
-      : engine_(engine),
-        options_(options),
-        events_(events),
-        threads_(start_threads(options.model.threads)) {}
+      : engine_(engine), options_(options), events_(events) {}
 
   ModelQuantizeResult run() {
     const auto start = std::chrono::steady_clock::now();
     check(options_);
+    threads_ = start_threads(options_.model.threads);
     choose_way();
     load_original();
     plan_ = plan_prompts(options_, original_.sampling);
@@ -393,7 +391,7 @@ class ModelQuantizer {
   Engine& engine_;
   const QuantizeModelOptions& options_;
   const QuantizeModelEvents& events_;
-  int threads_;
+  int threads_ = 1;
   Format format_;
   Rounding rounding_ = Rounding::kNearest;
   bool calibrates_ = false;

@@ -15,6 +15,7 @@
 #include "tests/support/backend.h"
 #include "tests/support/load_pipeline.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tensors.h"
 #include "tests/support/tiny_zimage.h"
 
 namespace halftone {
@@ -83,6 +84,25 @@ TEST_F(Calibrate, SeesEveryLinearAtEverySigma) {
   EXPECT_EQ(c.moments_of("layers.0.attention.to_q.weight"),
             c.moments_of("layers.0.attention.to_v.weight"));
   EXPECT_NE(calibration_json(c).find("layers.0.attention.to_q.weight"), std::string::npos);
+}
+
+TEST_F(Calibrate, MomentsWhereTheModelRunsAreThoseByHand) {
+  constexpr int64_t kRows = 100, kWidth = 72;
+  const auto x = test::gaussians(3, kRows * kWidth);
+  InputMoments moments;
+  for (int i = 0; i < 3; ++i) {
+    moments.add({x.data(), DType::kF32, {kRows, kWidth}}, test::tested_kernels(),
+                test::tested_stream());
+    if (i == 1) moments.flush(test::tested_kernels(), test::tested_stream());
+  }
+  moments.flush(test::tested_kernels(), test::tested_stream());
+  for (int64_t i = 0; i < kWidth; ++i) {
+    for (int64_t j = 0; j < kWidth; ++j) {
+      double sum = 0;
+      for (int64_t r = 0; r < kRows; ++r) sum += 3.0 * x[r * kWidth + i] * x[r * kWidth + j];
+      ASSERT_NEAR(moments.sums()[i * kWidth + j], sum, 1e-3) << i << " " << j;
+    }
+  }
 }
 
 TEST_F(Calibrate, GoesOnAfterAnInterruptionAndGivesTheSame) {

@@ -119,6 +119,15 @@ TEST_F(QuantizeModel, ErrorsNameFields) {
                 o.rounding = Rounding::kCompensated;
               }),
               HasSubstr("rounding: nvfp4-16x16"));
+  EXPECT_THAT(refused([](auto& o) { o.max_memory = -1; }), HasSubstr("max_memory: -1 is not"));
+  EXPECT_THAT(refused([](auto& o) { o.search_points = -1; }), HasSubstr("search_points: -1 is"));
+  EXPECT_THAT(refused([](auto& o) { o.certify = -1; }), HasSubstr("certify: -1 is not"));
+  EXPECT_THAT(refused([](auto& o) { o.sampling.steps = 0; }), HasSubstr("steps: 0 is not"));
+  EXPECT_THAT(refused([](auto& o) { o.sampling.guidance = NAN; }), HasSubstr("guidance: nan is"));
+  EXPECT_THAT(refused([](auto& o) { o.sampling.size = std::pair(7, 16); }),
+              HasSubstr("size: 7x16"));
+  EXPECT_THAT(refused([](auto& o) { o.model.device = "tpu"; }), HasSubstr("device: 'tpu'"));
+  EXPECT_THAT(refused([](auto& o) { o.model.threads = -2; }), HasSubstr("threads: -2 is not"));
   EXPECT_THAT(left(), ElementsAre());
   EXPECT_THAT(refused([](auto& o) { o.budget = {{}, 10, false}; }),
               HasSubstr("budget: 10 bytes are fewer"));
