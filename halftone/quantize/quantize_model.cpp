@@ -59,8 +59,8 @@ class ModelQuantizer {
   void note(const std::string& line) const {
     if (events_.note) events_.note(line);
   }
-  ProgressFn stage(std::string name, bool bytes = false) const {
-    return [this, name = std::move(name), bytes](const Progress& p) {
+  ProgressFn stage(const std::string& name, bool bytes = false) const {
+    return [this, name, bytes](const Progress& p) {
       if (options_.model.cancelled && options_.model.cancelled()) {
         throw Error(ErrorCode::kCancelled, "", "interrupted");
       }
