@@ -234,6 +234,25 @@ void add_bench(CLI::App& app, const Context&) {
   }
   compiling->callback([c] { bench_compile(*c); });
 
+  CLI::App* folder = command->add_subcommand(
+      "folder",
+      "Write a Z-Image folder with random weights in bf16, for trying commands on its size");
+  folder->footer(
+      "Full size is 11.5 GiB. Tokenizer, scheduler and VAE are those of the model that comes with "
+      "the program, and\nthe text encoder is as small as its own.");
+  auto f = std::make_shared<BenchOptions>();
+  auto out = std::make_shared<std::string>();
+  folder->add_option("-o,--output", *out, "The folder to write")->required()->type_name("DIR");
+  folder->add_option("--layers", f->layers, "Blocks")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 1000));
+  folder->add_option("--dim", f->dim, "Width of the model")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(384, 16384));
+  folder->callback([f, out] { bench_folder(*f, *out); });
+
   CLI::App* linear =
       command->add_subcommand("linear", "The linears of a Z-Image block, per precision (GPU)");
   auto l = std::make_shared<BenchOptions>();

@@ -36,6 +36,9 @@ zimage::TransformerConfig bench_config(const BenchOptions& options);
 double linear_flops(const zimage::TransformerConfig& config, int64_t tokens);
 double attention_flops(const zimage::TransformerConfig& config, int64_t tokens);
 
+// See bench_folder.cpp.
+void bench_folder(const BenchOptions& options, const std::string& output);
+
 // See bench_compile.cpp.
 void bench_compile(const BenchOptions& options);
 

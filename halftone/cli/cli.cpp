@@ -33,14 +33,18 @@ std::string name_of_command(const CLI::App& app) {
 // Nobody is there to read what is printed: it was closed from the start, or by now.
 bool nobody_reads(int error) { return error == EBADF || error == EPIPE; }
 
-// The engine names a field where the command line has a flag.
+// What lies below names a field where the command line has a flag: max_memory is --max-memory.
 std::string with_flag(const Error& error) {
-  constexpr std::string_view kFlags[] = {"base",       "device", "guidance",  "lora",
-                                         "max-memory", "model",  "precision", "scheduler",
-                                         "size",       "steps",  "strict",    "threads"};
-  const bool flag =
-      std::find(std::begin(kFlags), std::end(kFlags), error.where()) != std::end(kFlags);
-  return (flag ? "--" : "") + std::string(error.what());
+  constexpr std::string_view kFlags[] = {
+      "base",   "budget",    "certify",  "device",  "dialect",    "exclude",
+      "format", "guidance",  "include",  "lora",    "max-memory", "model",
+      "output", "precision", "rounding", "samples", "scheduler",  "search-points",
+      "seed",   "size",      "steps",    "strict",  "threads"};
+  std::string name = error.where();
+  std::replace(name.begin(), name.end(), '_', '-');
+  const bool flag = std::find(std::begin(kFlags), std::end(kFlags), name) != std::end(kFlags);
+  const std::string text = error.what();
+  return flag ? "--" + name + text.substr(error.where().size()) : text;
 }
 
 // What was printed may still be in a buffer, and the disk behind it full.

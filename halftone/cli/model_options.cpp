@@ -11,7 +11,7 @@
 #include "halftone/base/files.h"
 #include "halftone/base/text.h"
 #include "halftone/cli/flags.h"
-#include "halftone/cli/prompt_sets.h"
+#include "halftone/quantize/prompt_sets.h"
 
 namespace halftone::cli {
 namespace {
@@ -54,8 +54,7 @@ nlohmann::ordered_json to_json(const Choice& choice) {
   return {{"asked", choice.asked}, {"used", choice.used}, {"how", choice.how}, {"why", choice.why}};
 }
 
-LoadedModel load(const ModelOptions& options, const Context& context) {
-  if (!options.max_memory.empty()) parse_bytes(options.max_memory, "--max-memory");  // before work
+ModelSpec spec_of(const ModelOptions& options, const Context& context) {
   ModelSpec spec;
   spec.path = options.model;
   spec.base = options.base;
@@ -67,7 +66,12 @@ LoadedModel load(const ModelOptions& options, const Context& context) {
   spec.strict = options.strict;
   spec.threshold = options.threshold;
   spec.cancelled = context.interrupted;
-  return context.engine->load(spec);
+  return spec;
+}
+
+LoadedModel load(const ModelOptions& options, const Context& context) {
+  if (!options.max_memory.empty()) parse_bytes(options.max_memory, "--max-memory");  // before work
+  return context.engine->load(spec_of(options, context));
 }
 
 void add_model_options(CLI::App& command, ModelOptions& options) {

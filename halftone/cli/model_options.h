@@ -43,6 +43,8 @@ std::vector<std::filesystem::path> inputs_of(const ModelOptions& options);
 
 nlohmann::ordered_json to_json(const Choice& choice);
 
+// What these flags ask of the engine. Programs of the model end where the context says so.
+ModelSpec spec_of(const ModelOptions& options, const Context& context);
 // With --strict a fallback is an Error. Programs of the model end where the context says so.
 LoadedModel load(const ModelOptions& options, const Context& context);
 

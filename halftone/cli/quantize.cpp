@@ -14,6 +14,7 @@
 #include "halftone/cli/quantize_model.h"
 #include "halftone/io/output.h"
 #include "halftone/quantize/convert_file.h"
+#include "halftone/quantize/model_checks.h"
 #include "halftone/quantize/quantize_file.h"
 
 namespace halftone::cli {
@@ -110,7 +111,7 @@ FileQuantizeReport quantize_as(Dialect dialect, const Options& options,
   return report;
 }
 
-void run_quantize(const Options& options, QuantizeModelOptions& model, const Context& context) {
+void run_quantize(const Options& options, QuantizeModelFlags& model, const Context& context) {
   if (options.input.empty()) {
     model.format = options.format;
     model.output = options.output;
@@ -118,7 +119,7 @@ void run_quantize(const Options& options, QuantizeModelOptions& model, const Con
     model.exclude = options.exclude;
     model.model.threads = options.threads;
     model.json = options.json;
-    return quantize_model(model, context);
+    return run_quantize_model(model, context);
   }
   if (!model.model.model.empty()) {
     throw Error(ErrorCode::kUsage, "--model", "and a file are both given");
@@ -134,7 +135,7 @@ void run_quantize(const Options& options, QuantizeModelOptions& model, const Con
   for (const auto& [flag, given] : needs_model) {
     if (given) throw Error(ErrorCode::kUsage, flag, "needs --model: a file alone cannot be run");
   }
-  check_dialect_holds(model.dialect, *find_format(options.format));
+  check_dialect_holds(*find_dialect(model.dialect), *find_format(options.format));
   FileQuantizeOptions how{
       *find_format(options.format), options.include, options.exclude, {}, {}, {}};
   const Stream stream{start_threads(options.threads)};
@@ -154,83 +155,6 @@ void run_quantize(const Options& options, QuantizeModelOptions& model, const Con
   } else {
     print_text(report, options, seconds);
   }
-}
-
-void add_quantize_model(CLI::App& command, QuantizeModelOptions& o) {
-  const std::string group = "With --model";
-  command
-      .add_option("-m,--model", o.model.model,
-                  "A model folder in diffusers layout (default: the model that comes with the "
-                  "program)")
-      ->type_name("DIR")
-      ->group(group);
-  command
-      .add_option_function<std::string>(
-          "--calibrate",
-          [&o](const std::string& file) {
-            o.calibrate = true;
-            o.prompts = file;
-          },
-          "Run these prompts, one per line (without a file: our own), and use what was seen; some "
-          "are kept for the search and the certificate")
-      ->type_name("[PROMPTS.txt]")
-      ->expected(0, 1)
-      ->default_str("")
-      ->group(group);
-  command.add_option("--samples", o.samples, "Pictures to calibrate on (default: one per prompt)")
-      ->type_name("N")
-      ->check(CLI::Range(1, 100000))
-      ->group(group);
-  add_sampling_options(command, o.sampling);
-  command
-      .add_option(
-          "--budget", o.budget,
-          "Choose a format for each linear: cosine=C is the least mean cosine of "
-          "predictions, bytes=SIZE the most bytes of weights, auto 0.9991, or 0.9905 for nvfp4")
-      ->type_name("B")
-      ->group(group);
-  command.add_option("--minimize", o.minimize, "What --budget spends little of")
-      ->capture_default_str()
-      ->type_name("W")
-      ->check(CLI::IsMember({"both", "bytes", "time"}))
-      ->group(group);
-  command
-      .add_option("--rounding", o.rounding,
-                  "nearest, or compensated: later columns make up for what rounding earlier ones "
-                  "did (auto: compensated with calibration)")
-      ->capture_default_str()
-      ->type_name("R")
-      ->check(CLI::IsMember({"auto", "nearest", "compensated"}))
-      ->group(group);
-  command
-      .add_option("--activations", o.activations,
-                  "Scales of inputs: dynamic, static, or auto: static where one scale spans rows")
-      ->capture_default_str()
-      ->type_name("A")
-      ->check(CLI::IsMember({"auto", "dynamic", "static"}))
-      ->group(group);
-  command.add_option("--recipe", o.recipe, "Formats as this file has them, and not by --format")
-      ->type_name("FILE.toml")
-      ->group(group);
-  command.add_option("--dialect", o.dialect, "Whose layout to write")
-      ->capture_default_str()
-      ->type_name("D")
-      ->check(CLI::IsMember({"halftone", "comfyui", "modelopt", "compressed-tensors", "torchao"}));
-  command.add_option("--certify", o.certify, "Pictures to measure the certificate on; 0: none")
-      ->capture_default_str()
-      ->type_name("N")
-      ->check(CLI::Range(0, 10000))
-      ->group(group);
-  command.add_option("--device", o.model.device, "auto, cpu or cuda[:N]")
-      ->capture_default_str()
-      ->type_name("D")
-      ->check(device_name())
-      ->group(group);
-  command
-      .add_flag("--strict", o.model.strict,
-                "Fail with exit code 3, and write nothing, where the budget is missed or anything "
-                "would be done otherwise than asked for")
-      ->group(group);
 }
 
 }  // namespace
@@ -289,7 +213,7 @@ void add_quantize(CLI::App& app, const Context& context) {
       ->type_name("N")
       ->check(CLI::Range(1, 256));
   command->add_flag("--json", options->json, "Print one JSON object instead of text");
-  auto model = std::make_shared<QuantizeModelOptions>();
+  auto model = std::make_shared<QuantizeModelFlags>();
   add_quantize_model(*command, *model);
   command->callback([options, model, &context] { run_quantize(*options, *model, context); });
 }

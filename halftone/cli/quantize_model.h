@@ -1,4 +1,4 @@
-// halftone quantize --model: a whole model, calibrated, searched and certified.
+// halftone quantize --model: flags to options, and what is printed meanwhile.
 #pragma once
 
 #include "halftone/cli/cli.h"
@@ -6,7 +6,8 @@
 
 namespace halftone::cli {
 
-struct QuantizeModelOptions {
+// As they stand on the command line.
+struct QuantizeModelFlags {
   ModelOptions model;  // its precision and compile are not looked at
   SamplingOptions sampling;
   std::string output, format, recipe, budget, minimize = "both", rounding = "auto",
@@ -14,16 +15,11 @@ struct QuantizeModelOptions {
   std::vector<std::string> include, exclude;
   bool calibrate = false;
   std::string prompts;  // a file; empty: prompts of our own
-  int samples = 0;      // pictures; 0: one per prompt
-  int certify = 8;      // pictures that the certificate is measured on
+  int samples = 0, certify = 8, search_points = 8;
   bool json = false;
 };
 
-// Empty if weights of this format have a place in the dialect, otherwise why not.
-std::string why_not_held(const std::string& dialect, const Format& format);
-// An Error that names both where they have none.
-void check_dialect_holds(const std::string& dialect, const Format& format);
-
-void quantize_model(const QuantizeModelOptions& options, const Context& context);
+void add_quantize_model(CLI::App& command, QuantizeModelFlags& flags);
+void run_quantize_model(const QuantizeModelFlags& flags, const Context& context);
 
 }  // namespace halftone::cli

@@ -61,13 +61,6 @@ void print_curve(const ModelQuantizeResult& r) {
 
 }  // namespace
 
-std::string to_text(const BudgetOutcome& budget) {
-  return fmt::format("the budget, a velocity cosine of {}, is {}: {} {:.6f}", budget.asked,
-                     budget.met() ? "kept" : "not reached",
-                     budget.certified ? "the certificate says" : "the search measured",
-                     budget.reached);
-}
-
 ordered_json to_json(const ModelQuantizeResult& r) {
   ordered_json out;
   out["model"] = r.model;

@@ -103,6 +103,8 @@ class Model {
   const ModelPart& encoder_part(size_t index) const { return *encoders_[index]; }
   const ModelPart& denoiser_part() const { return *denoiser_weights_; }
   const ModelPart& codec_part() const { return *codec_weights_; }
+  // Of the denoiser, as they lie in the file.
+  const Weights& originals() const { return originals_; }
 
   // Latents [1, C, h, w] of a picture; sizes that the model does not allow are an Error.
   Shape latent_shape(int64_t width, int64_t height) const;

@@ -27,8 +27,8 @@ struct ModelMemory {
   int64_t peak() const { return owned_weights + arena + workspace + borders + process; }
 };
 
-// Told the input of each linear before it runs, as rows in the CPU's memory.
-using LinearObserver = std::function<void(const std::string& weight, const ConstView& input)>;
+// Told the inputs of linears before they run, as rows in the CPU's memory.
+using LinearObserver = Program::LinearObserver;
 
 // What blocks gave, in the order in which they run.
 using BlockOutputs = std::vector<std::pair<std::string, Tensor>>;

@@ -1,10 +1,12 @@
 #include "halftone/quantize/calibrate.h"
 
 #include <algorithm>
+#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
+#include "halftone/base/threads.h"
 #include "halftone/quantize/calibration_file.h"
 #include "halftone/quantize/sampler_run.h"
 
@@ -13,38 +15,39 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Adds the values of x to a range.
-class RangeCounter {
- public:
-  RangeCounter(InputRange& range, int step) : range_(range), step_(step) {}
+// Magnitudes of some values. Bits of magnitudes order NaN above Inf above every number.
+struct Magnitudes {
+  uint32_t largest = 0;
+  std::array<int64_t, InputRange::kBins> histogram{};
 
-  void count(const ConstView& x) {
-    const int64_t n = x.shape.numel();
-    if (x.dtype == DType::kF32) {
-      for (int64_t i = 0; i < n; ++i) add(static_cast<const float*>(x.data)[i]);
-    } else {
-      HT_ASSERT(x.dtype == DType::kBF16);
-      for (int64_t i = 0; i < n; ++i) add(to_float(static_cast<const bf16*>(x.data)[i]));
-    }
-    // Bits of magnitudes order NaN above Inf above every number.
-    const auto before = magnitude_bits(range_.amax[step_]);
-    range_.amax[step_] = bit_cast<float>(std::max(before, largest_));
-  }
-
- private:
   void add(float x) {
     const uint32_t bits = magnitude_bits(x);
-    largest_ = std::max(largest_, bits);
+    largest = std::max(largest, bits);
     const int exponent = static_cast<int>(bits >> 23) - 127;
     if (bits != 0) {
-      ++range_.histogram[std::clamp(exponent + InputRange::kLowest, 0, InputRange::kBins - 1)];
+      ++histogram[std::clamp(exponent + InputRange::kLowest, 0, InputRange::kBins - 1)];
     }
   }
-
-  InputRange& range_;
-  int step_;
-  uint32_t largest_ = 0;
 };
+
+// Adds the values of x to a range, at this step.
+void count(const ConstView& x, int step, int threads, InputRange& range) {
+  HT_ASSERT(x.dtype == DType::kF32 || x.dtype == DType::kBF16);
+  std::mutex mutex;
+  constexpr int64_t kGrain = 1 << 16;
+  parallel_for(threads, x.shape.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    Magnitudes seen;
+    if (x.dtype == DType::kF32) {
+      for (int64_t i = begin; i < end; ++i) seen.add(static_cast<const float*>(x.data)[i]);
+    } else {
+      for (int64_t i = begin; i < end; ++i) seen.add(to_float(static_cast<const bf16*>(x.data)[i]));
+    }
+    const std::lock_guard lock(mutex);
+    float& amax = range.amax[static_cast<size_t>(step)];
+    amax = bit_cast<float>(std::max(magnitude_bits(amax), seen.largest));
+    for (size_t i = 0; i < seen.histogram.size(); ++i) range.histogram[i] += seen.histogram[i];
+  });
+}
 
 Tensor copy_of(const Tensor& x) {
   Tensor y = Tensor::empty(x.dtype(), x.shape());
@@ -70,7 +73,11 @@ class Calibrator {
         partial_(std::move(partial)),
         progress_(progress),
         prompts_(options.prompts) {
-    prompts_.insert(prompts_.end(), options.held_out.begin(), options.held_out.end());
+    if (!options.only_moments) {
+      prompts_.insert(prompts_.end(), options.held_out.begin(), options.held_out.end());
+    }
+    stream_ = model.model().options().stream;
+    stream_.threads = options.threads;
     layout_.fingerprint = std::move(fingerprint);
     layout_.prompts = static_cast<int>(prompts_.size());
     layout_.steps = options.steps;
@@ -91,8 +98,10 @@ class Calibrator {
       result_.first_of_group[linear.weight] = of_group;
       result_.inputs[linear.weight].amax.assign(static_cast<size_t>(options.steps), 0.0f);
       layout_.inputs[linear.weight] = linear.shape[1];
-      if (options.moments && of_group == linear.weight) {
+      const bool wanted = !options.moments_of || options.moments_of->contains(of_group);
+      if (options.moments && wanted && of_group == linear.weight) {
         layout_.moments[linear.weight] = linear.shape[1];
+        moment_bytes_ += linear.shape[1] * linear.shape[1] * int64_t{sizeof(float)};
       }
     }
   }
@@ -101,8 +110,15 @@ class Calibrator {
     const int done = resume();
     for (const std::string& prompt : prompts_) result_.conditions.push_back(model_.encode(prompt));
     if (guided_) negative_ = model_.encode("");
-    run_prompts(done, static_cast<int>(options_.prompts.size()), true);
-    run_prompts(std::max(done, static_cast<int>(options_.prompts.size())), layout_.prompts, false);
+    const auto watched = static_cast<int>(options_.prompts.size());
+    run_prompts(done, watched, true);
+    if (options_.use_moments && !layout_.moments.empty()) {
+      options_.use_moments(result_);
+      result_.moments.clear();
+      moment_bytes_ = 0;
+      keep(std::max(done, watched));
+    }
+    run_prompts(std::max(done, watched), layout_.prompts, false);
     return std::move(result_);
   }
 
@@ -111,14 +127,21 @@ class Calibrator {
   class Observing {
    public:
     explicit Observing(Calibrator& owner) : model_(owner.model_) {
-      model_.observe_linears([&owner](const std::string& weight, const ConstView& x) {
-        const auto found = owner.result_.inputs.find(weight);
-        if (found == owner.result_.inputs.end()) return;
-        RangeCounter(found->second, owner.step_).count(x);
-        if (owner.layout_.moments.contains(weight)) {
-          owner.result_.moments[weight].add(x, cpu_kernels(), {owner.options_.threads});
+      // Of linears that read the same, one tells.
+      const auto wants = [&owner](const std::string& weight) {
+        const auto first = owner.result_.first_of_group.find(weight);
+        return first != owner.result_.first_of_group.end() && first->second == weight &&
+               (!owner.options_.only_moments || owner.layout_.moments.contains(weight));
+      };
+      const auto see = [&owner](const std::string& weight, const ConstView& x) {
+        if (!owner.options_.only_moments) {
+          count(x, owner.step_, owner.options_.threads, owner.result_.inputs.at(weight));
         }
-      });
+        if (owner.layout_.moments.contains(weight)) {
+          owner.result_.moments[weight].add(x, owner.kernels(), owner.stream_);
+        }
+      };
+      model_.observe_linears({see, wants});
     }
     ~Observing() { model_.observe_linears({}); }
     Observing(const Observing&) = delete;
@@ -133,11 +156,19 @@ class Calibrator {
     if (watch && begin < end) observing.emplace(*this);
     for (int prompt = begin; prompt < end; ++prompt) {
       run_prompt(prompt);
-      if (!partial_.empty()) {
-        write_calibration(partial_, layout_.fingerprint, prompt + 1, result_);
+      // After every prompt, whether it is kept or not: where a run is interrupted changes no bit.
+      for (auto& [weight, moments] : result_.moments) moments.flush(kernels(), stream_);
+      for (auto& [weight, range] : result_.inputs) {
+        range = result_.inputs.at(result_.first_of_group.at(weight));
       }
+      keep(prompt + 1);
     }
   }
+  void keep(int done) const {
+    if (partial_.empty() || moment_bytes_ > options_.most_kept) return;
+    write_calibration(partial_, layout_.fingerprint, done, result_);
+  }
+  const Kernels& kernels() const { return *model_.model().options().kernels; }
 
   void run_prompt(int prompt) {
     const uint64_t seed = options_.first_seed + static_cast<uint64_t>(prompt);
@@ -150,8 +181,10 @@ class Calibrator {
       const Condition& condition = result_.conditions[prompt];
       // Points are what the denoiser says for the prompt alone.
       const Tensor v = guided_prediction(model_, latents, step, condition, negative_, 0);
-      if (std::find(layout_.points.begin(), layout_.points.end(), std::pair(prompt, step_)) !=
-          layout_.points.end()) {
+      const bool kept =
+          !options_.only_moments && std::find(layout_.points.begin(), layout_.points.end(),
+                                              std::pair(prompt, step_)) != layout_.points.end();
+      if (kept) {
         result_.points.push_back({prompt, step_, copy_of(latents), copy_of(v)});
       }
       Tensor taken = v;
@@ -186,6 +219,8 @@ class Calibrator {
   const ProgressFn& progress_;
   std::vector<std::string> prompts_;  // watched, then held out
   CalibrationLayout layout_;
+  int64_t moment_bytes_ = 0;  // of those that are still needed
+  Stream stream_;             // where their products run
   Schedule schedule_;
   bool guided_ = false;
   Condition negative_;

@@ -6,7 +6,10 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,8 +30,19 @@ struct CalibrationOptions {
   int steps = 8;
   float guidance = 0;         // against the empty prompt
   int points_per_prompt = 3;  // predictions that are kept, spread over the sigmas
-  bool moments = false;       // of inputs, for compensated rounding
   int threads = 1;
+
+  bool moments = false;  // of inputs, for compensated rounding
+  // Of these inputs alone, by the first of the weights that read them; without: of all.
+  std::optional<std::set<std::string>> moments_of;
+  // A further pass for more moments: nothing else is recorded, and nothing held out is run.
+  bool only_moments = false;
+  // Given the moments when they are complete, which are dropped after that: before anything that is
+  // held out is run.
+  std::function<void(const struct Calibration&)> use_moments;
+  // Moments of more bytes than this are not kept in the file: writing them after every prompt would
+  // take longer than gathering them anew.
+  int64_t most_kept = int64_t{1} << 30;
 };
 
 // What one linear was given.

@@ -15,6 +15,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFingerprint = "halftone.calibration";
 constexpr const char* kDone = "halftone.prompts";
+constexpr const char *kSearch = "halftone.search", *kLosses = "losses";
 constexpr const char *kAmax = "amax.", *kHistogram = "histogram.", *kMoments = "moments.";
 
 std::string point_name(const char* what, int prompt, int step) {
@@ -161,6 +162,36 @@ void write_calibration(const fs::path& path, const std::string& fingerprint, int
     tensors.emplace_back(point_name("velocity", p.prompt, p.step), p.velocity);
   }
   write_safetensors(path, tensors, {{kFingerprint, fingerprint}, {kDone, std::to_string(done)}});
+}
+
+void write_losses(const fs::path& path, const std::string& fingerprint,
+                  const std::vector<double>& losses) {
+  const auto count = static_cast<int64_t>(losses.size());
+  write_safetensors(path, {{kLosses, tensor_of<double>(DType::kF64, {count}, losses)}},
+                    {{kSearch, fingerprint}});
+}
+
+std::vector<double> read_losses(const fs::path& path, const LossLayout& layout) {
+  const SafetensorsFile file(path);
+  const auto fail = [&](const std::string& why) {
+    throw Error(ErrorCode::kInvalidInput, path.string(), "{}", why);
+  };
+  const auto found = file.metadata().find(kSearch);
+  if (found == file.metadata().end() || found->second != layout.fingerprint) {
+    fail("it is of other options or another model");
+  }
+  const TensorEntry& entry = file.at(kLosses);
+  if (entry.dtype != DType::kF64 || entry.shape.rank() != 1 || entry.shape[0] < 1 ||
+      static_cast<size_t>(entry.shape[0]) > layout.most) {
+    fail(fmt::format("'{}' is not F64 of 1 to {}", kLosses, layout.most));
+  }
+  if (file.tensors().size() != 1) fail("it holds tensors of something else");
+  const Tensor x = file.tensor(entry);
+  const std::span<const double> losses = x.as<double>();
+  for (const double loss : losses) {
+    if (!(loss >= 0 && loss <= kNoNumber)) fail(fmt::format("{} is no loss", loss));
+  }
+  return {losses.begin(), losses.end()};
 }
 
 CalibrationProgress read_calibration(const fs::path& path, const CalibrationLayout& layout) {

@@ -34,4 +34,14 @@ void write_calibration(const std::filesystem::path& path, const std::string& fin
 CalibrationProgress read_calibration(const std::filesystem::path& path,
                                      const CalibrationLayout& layout);
 
+// Losses that a search has measured, in the order in which it does: 0 to kNoNumber each.
+inline constexpr double kNoNumber = 2;  // worse than any cosine
+struct LossLayout {
+  std::string fingerprint;
+  size_t most = 0;
+};
+void write_losses(const std::filesystem::path& path, const std::string& fingerprint,
+                  const std::vector<double>& losses);
+std::vector<double> read_losses(const std::filesystem::path& path, const LossLayout& layout);
+
 }  // namespace halftone

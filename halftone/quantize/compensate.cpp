@@ -15,89 +15,6 @@
 namespace halftone {
 namespace {
 
-// A share of the mean diagonal that is added to it: inputs that were never seen have no moment.
-constexpr double kDamping = 0.01;
-
-// In several sums, so that the compiler can use vectors.
-double dot(const double* a, const double* b, int64_t n) {
-  constexpr int64_t kLanes = 8;
-  double sums[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int64_t l = 0; l < kLanes; ++l) sums[l] += a[i + l] * b[i + l];
-  }
-  double sum = 0;
-  for (const double s : sums) sum += s;
-  for (; i < n; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
-// a = L L^T in place of the lower triangle; false where a is not positive definite. A block of
-// columns at a time, so that threads meet seldom.
-bool cholesky(std::vector<double>& a, int64_t n, int threads) {
-  constexpr int64_t kBlock = 64;
-  // Entry (i, j), once all before it in rows i and j are final.
-  const auto reduce = [&](int64_t i, int64_t j) {
-    double *row = a.data() + i * n, *above = a.data() + j * n;
-    row[j] = (row[j] - dot(row, above, j)) / above[j];
-  };
-  for (int64_t first = 0; first < n; first += kBlock) {
-    const int64_t end = std::min(first + kBlock, n);
-    for (int64_t i = first; i < end; ++i) {
-      for (int64_t j = first; j < i; ++j) reduce(i, j);
-      double* row = a.data() + i * n;
-      const double diagonal = row[i] - dot(row, row, i);
-      if (!(diagonal > 0)) return false;
-      row[i] = std::sqrt(diagonal);
-    }
-    parallel_for(threads, n - end, 16, [&](int64_t begin, int64_t stop) {
-      for (int64_t i = end + begin; i < end + stop; ++i) {
-        for (int64_t j = first; j < end; ++j) reduce(i, j);
-      }
-    });
-  }
-  return true;
-}
-
-// How the error of a column spreads: row j holds what columns after j are changed by, divided by
-// its own entry. It is the upper Cholesky factor U of the moments' inverse, U^T U = M^-1. With
-// M = R R^T, R upper triangular (a Cholesky factor taken from the last column on), U is R^-1.
-std::vector<float> spread_of(const InputMoments& moments, int threads) {
-  const int64_t n = moments.size();
-  double mean = 0;
-  for (int64_t i = 0; i < n; ++i) mean += moments.sums()[i * n + i] / static_cast<double>(n);
-  if (!(mean > 0) || !std::isfinite(mean)) return {};
-  // Reversed, so that the ordinary factor is the one wanted.
-  std::vector<double> a(static_cast<size_t>(n * n));
-  for (int64_t i = 0; i < n; ++i) {
-    for (int64_t j = 0; j < n; ++j) {
-      a[i * n + j] = moments.sums()[(n - 1 - i) * n + n - 1 - j] + (i == j ? kDamping * mean : 0);
-    }
-  }
-  if (!cholesky(a, n, threads)) return {};
-  // The inverse of the lower triangle, column by column.
-  std::vector<double> inverse(static_cast<size_t>(n * n), 0.0);
-  parallel_for(threads, n, 8, [&](int64_t begin, int64_t end) {
-    std::vector<double> x(static_cast<size_t>(n));
-    for (int64_t c = begin; c < end; ++c) {
-      for (int64_t i = c; i < n; ++i) {
-        const double* row = a.data() + i * n;
-        x[i] = ((i == c ? 1 : 0) - dot(row + c, x.data() + c, i - c)) / row[i];
-        inverse[i * n + c] = x[i];
-      }
-    }
-  });
-  // Turned back: entry (j, k) for k >= j.
-  std::vector<float> spread(static_cast<size_t>(n * n), 0.0f);
-  for (int64_t j = 0; j < n; ++j) {
-    const double* row = inverse.data() + (n - 1 - j) * n;
-    for (int64_t k = j; k < n; ++k) {
-      spread[j * n + k] = static_cast<float>(row[n - 1 - k] / row[n - 1 - j]);
-    }
-  }
-  return spread;
-}
-
 struct Coded {
   uint8_t code;
   float value;  // without the scale
@@ -115,38 +32,38 @@ Coded code_of(ElementType element, float x) {
   return {code, decode<E4M3>(code)};
 }
 
-// One row of the weight, column by column.
+// Rows of the weight, a block of columns at a time.
 class RowRounder {
  public:
-  RowRounder(const Format& format, float tensor_scale, int64_t cols,
-             const std::vector<float>& spread)
-      : format_(format), tensor_scale_(tensor_scale), cols_(cols), spread_(spread) {}
+  RowRounder(const Format& format, float tensor_scale, const ErrorSpread& spread)
+      : format_(format), tensor_scale_(tensor_scale), cols_(spread.size()), spread_(spread) {}
 
-  void run(float* w, uint8_t* codes, uint8_t* scales) const {
-    float scale = tensor_scale_;
+  // Of one row: what it is by now, what it was, and where codes and scales go.
+  struct Row {
+    float* now;
+    const float* before;
+    uint8_t *codes, *scales;
+    float scale = 1, factor = 1;
+  };
+  void begin(Row& row) const {
+    row.scale = tensor_scale_;
     if (format_.span == ScaleSpan::kRow) {
-      scale = amax_scale(largest(w, cols_), format_.element_max());
-      std::memcpy(scales, &scale, sizeof scale);
+      row.scale = amax_scale(largest(row.now, cols_), format_.element_max());
+      std::memcpy(row.scales, &row.scale, sizeof row.scale);
     }
-    const int64_t step = format_.span == ScaleSpan::kBlock ? format_.block : cols_;
-    float factor = 1.0f / scale;
-    for (int64_t first = 0; first < cols_; first += step) {
-      const int64_t end = std::min(first + step, cols_);
-      if (format_.span == ScaleSpan::kBlock) {
-        const float amax = largest(w + first, end - first);
-        uint8_t& code = scales[first / format_.block];
-        if (format_.global_scale) {
-          code = nvfp4_scale(w + first, end - first, amax);
-          scale = decode<E4M3>(code) * tensor_scale_;
-          factor = nvfp4_reciprocal(decode<E4M3>(code), tensor_scale_);
-        } else {
-          code = format_.element == ElementType::kE4M3 ? mx_scale<E4M3>(amax, format_.rounding)
-                                                       : mx_scale<E5M2>(amax, format_.rounding);
-          scale = decode_e8m0(code);
-          factor = reciprocal_e8m0(code);
-        }
-      }
-      for (int64_t j = first; j < end; ++j) round_column(w, j, scale, factor, codes);
+    row.factor = 1.0f / row.scale;
+  }
+  // Errors of the block's columns are left in `errors`; columns after the block are not touched.
+  void round(Row& row, const ErrorSpread::Block& block, float* errors) const {
+    for (int64_t i = 0; i < block.width; ++i) {
+      const int64_t j = block.first + i;
+      if (format_.span == ScaleSpan::kBlock && j % format_.block == 0) choose_scale(row, j);
+      const auto [code, value] = code_of(format_.element, row.now[j] * row.factor);
+      store(row.codes, j, code);
+      errors[i] = row.before[j] - value * row.scale;
+      const float* own = block.own.data() + i * block.width;
+      float* now = row.now + block.first;
+      for (int64_t k = i + 1; k < block.width; ++k) now[k] += errors[i] * own[k];
     }
   }
 
@@ -178,8 +95,23 @@ class RowRounder {
     return sum;
   }
 
-  void round_column(float* w, int64_t j, float scale, float factor, uint8_t* codes) const {
-    const auto [code, value] = code_of(format_.element, w[j] * factor);
+  void choose_scale(Row& row, int64_t first) const {
+    const int64_t n = std::min<int64_t>(format_.block, cols_ - first);
+    const float* x = row.now + first;
+    const float amax = largest(x, n);
+    uint8_t& code = row.scales[first / format_.block];
+    if (format_.global_scale) {
+      code = nvfp4_scale(x, n, amax);
+      row.scale = decode<E4M3>(code) * tensor_scale_;
+      row.factor = nvfp4_reciprocal(decode<E4M3>(code), tensor_scale_);
+    } else {
+      code = format_.element == ElementType::kE4M3 ? mx_scale<E4M3>(amax, format_.rounding)
+                                                   : mx_scale<E5M2>(amax, format_.rounding);
+      row.scale = decode_e8m0(code);
+      row.factor = reciprocal_e8m0(code);
+    }
+  }
+  void store(uint8_t* codes, int64_t j, uint8_t code) const {
     if (format_.element != ElementType::kE2M1) {
       codes[j] = code;
     } else if (j % 2 == 0) {
@@ -187,45 +119,50 @@ class RowRounder {
     } else {
       codes[j / 2] = static_cast<uint8_t>(codes[j / 2] | code << 4);
     }
-    const float error = w[j] - value * scale;
-    const float* row = spread_.data() + j * cols_;
-    for (int64_t k = j + 1; k < cols_; ++k) w[k] -= error * row[k];
   }
 
   const Format& format_;
   float tensor_scale_;
   int64_t cols_;
-  const std::vector<float>& spread_;
+  const ErrorSpread& spread_;
 };
 
-// y [m, n] = sum over k of a(i, k) b(k, :), for builds whose table has no product but the
-// reference, which is in double and slow.
-template <class A>
-void multiply_rows(int64_t m, int64_t n, int64_t k, const A& a, const float* b, float* y,
-                   int threads) {
-  parallel_for(threads, m, 4, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      float* row = y + i * n;
-      std::fill_n(row, n, 0.0f);
-      for (int64_t p = 0; p < k; ++p) {
-        const float factor = a(i, p);
-        const float* from = b + p * n;
-        for (int64_t j = 0; j < n; ++j) row[j] += factor * from[j];
-      }
-    }
-  });
-}
-bool has_fast_product(const Kernels& kernels) { return !kernels.matmul.first().reference; }
+// Where rows of a weight go.
+struct Target {
+  uint8_t *codes, *scales;
+  int64_t code_bytes, scale_bytes;  // per row
+};
 
-// y = op(a) b with scratch memory of its own.
-void multiply(const MatMulArgs& args, const Kernels& kernels, Stream stream) {
-  std::vector<std::byte> workspace;
-  constexpr uintptr_t kAlignment = 256;
-  stream.workspace_bytes = kernels.matmul.workspace(args, stream);
-  workspace.resize(static_cast<size_t>(stream.workspace_bytes) + kAlignment);
-  const auto start = reinterpret_cast<uintptr_t>(workspace.data());
-  stream.workspace = workspace.data() + ((kAlignment - start % kAlignment) % kAlignment);
-  kernels.matmul.launch(args, stream);
+// Rows [begin, end), so many that what they do to later columns is a product worth its name.
+void round_rows(const RowRounder& rounder, const ErrorSpread& spread, const std::vector<float>& w,
+                int64_t begin, int64_t end, const Target& to, const Kernels& kernels) {
+  const int64_t cols = spread.size(), count = end - begin;
+  std::vector<float> now(w.begin() + begin * cols, w.begin() + end * cols);
+  std::vector<float> errors(static_cast<size_t>(count * ErrorSpread::kBlock)), product;
+  std::vector<RowRounder::Row> rows;
+  for (int64_t r = 0; r < count; ++r) {
+    rows.push_back({now.data() + r * cols, w.data() + (begin + r) * cols,
+                    to.codes + (begin + r) * to.code_bytes,
+                    to.scales + (begin + r) * to.scale_bytes});
+    rounder.begin(rows.back());
+  }
+  for (const ErrorSpread::Block& block : spread.blocks()) {
+    for (int64_t r = 0; r < count; ++r) {
+      rounder.round(rows[static_cast<size_t>(r)], block, errors.data() + r * block.width);
+    }
+    if (block.after == 0) break;
+    product.resize(static_cast<size_t>(count * block.after));
+    MatMulArgs args;
+    args.a = {errors.data(), DType::kF32, {count, block.width}};
+    args.b = {block.rest.data(), DType::kF32, {block.width, block.after}};
+    args.y = {product.data(), DType::kF32, {count, block.after}};
+    multiply_floats(args, kernels, {1});
+    for (int64_t r = 0; r < count; ++r) {
+      float* row = now.data() + r * cols + block.first + block.width;
+      const float* add = product.data() + r * block.after;
+      for (int64_t k = 0; k < block.after; ++k) row[k] += add[k];
+    }
+  }
 }
 
 // tr(d M d^T) for d [rows, K].
@@ -233,61 +170,33 @@ double energy(const std::vector<float>& d, int64_t rows, const InputMoments& mom
               const Kernels& kernels, Stream stream) {
   const int64_t n = moments.size();
   std::vector<float> product(d.size());
-  if (has_fast_product(kernels)) {
-    MatMulArgs args;
-    args.how = {false, true};  // M is symmetric
-    args.a = {d.data(), DType::kF32, {rows, n}};
-    args.b = {moments.sums().data(), DType::kF32, {n, n}};
-    args.y = {product.data(), DType::kF32, {rows, n}};
-    multiply(args, kernels, stream);
-  } else {
-    const auto at = [&](int64_t i, int64_t k) { return d[i * n + k]; };
-    multiply_rows(rows, n, n, at, moments.sums().data(), product.data(), stream.threads);
-  }
+  MatMulArgs args;
+  args.a = {d.data(), DType::kF32, {rows, n}};
+  args.b = {moments.sums().data(), DType::kF32, {n, n}};
+  args.y = {product.data(), DType::kF32, {rows, n}};
+  multiply_floats(args, kernels, stream);
   double sum = 0;
   for (size_t i = 0; i < d.size(); ++i) sum += double{d[i]} * product[i];
   return std::max(sum, 0.0);
 }
 
-}  // namespace
-
-void InputMoments::add(const ConstView& x, const Kernels& kernels, Stream stream) {
-  const int64_t cols = x.shape[-1], all = cols == 0 ? 0 : x.shape.numel() / cols;
-  if (all == 0) return;
-  if (size_ == 0) {
-    size_ = cols;
-    sums_.assign(static_cast<size_t>(cols * cols), 0.0f);
-  }
-  HT_ASSERT(size_ == cols);
-  // Neighbouring tokens are alike: some of them, evenly spread, tell as much as all.
-  const int64_t rows = std::min(all, kMostRows);
-  std::vector<float> chosen(static_cast<size_t>(rows * cols));
+// The energy of rounding errors, of some rows, evenly spread: as many as tell which of two
+// roundings is better.
+double error_energy(const std::vector<float>& w, const QuantizedTensor& q,
+                    const InputMoments& moments, const Kernels& kernels, Stream stream) {
+  constexpr int64_t kMostRows = 512;
+  const int64_t cols = moments.size(), all = static_cast<int64_t>(w.size()) / cols,
+                rows = std::min(all, kMostRows);
+  const Tensor y = dequantize(kernels, q, DType::kF32, stream);
+  std::vector<float> d(static_cast<size_t>(rows * cols));
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t from = r * all / rows * cols;
-    for (int64_t c = 0; c < cols; ++c) {
-      chosen[r * cols + c] = x.dtype == DType::kF32
-                                 ? static_cast<const float*>(x.data)[from + c]
-                                 : to_float(static_cast<const bf16*>(x.data)[from + c]);
-    }
+    for (int64_t c = 0; c < cols; ++c) d[r * cols + c] = w[from + c] - y.as<float>()[from + c];
   }
-  std::vector<float> product(sums_.size());
-  if (has_fast_product(kernels)) {
-    MatMulArgs args;
-    args.how = {true, false};
-    args.a = args.b = {chosen.data(), DType::kF32, {rows, cols}};
-    args.y = {product.data(), DType::kF32, {cols, cols}};
-    multiply(args, kernels, stream);
-  } else {
-    const auto at = [&](int64_t i, int64_t k) { return chosen[k * cols + i]; };
-    multiply_rows(cols, cols, rows, at, chosen.data(), product.data(), stream.threads);
-  }
-  for (size_t i = 0; i < sums_.size(); ++i) sums_[i] += product[i];
+  return energy(d, rows, moments, kernels, stream);
 }
 
-const std::vector<float>& InputMoments::spread(int threads) const {
-  if (spread_.empty()) spread_ = spread_of(*this, threads);
-  return spread_;
-}
+}  // namespace
 
 double output_error(const Tensor& weight, const QuantizedTensor& q, const InputMoments& moments,
                     const Kernels& kernels, Stream stream) {
@@ -301,14 +210,12 @@ double output_error(const Tensor& weight, const QuantizedTensor& q, const InputM
 }
 
 QuantizedTensor quantize_compensated(const Tensor& weight, const Format& format,
-                                     const InputMoments& moments, const Kernels& kernels,
+                                     const InputStatistics& inputs, const Kernels& kernels,
                                      Stream stream) {
-  const QuantizedTensor plain = quantize(kernels, weight, format, {}, stream);
+  QuantizedTensor plain = quantize(kernels, weight, format, {}, stream);
   const int64_t rows = weight.shape()[0], cols = weight.shape()[1];
   const bool takes = format.tile_rows == 1;  // rows of a tile would have to be rounded together
-  if (moments.size() != cols || !takes) return plain;
-  const std::vector<float>& spread = moments.spread(stream.threads);
-  if (spread.empty()) return plain;
+  if (inputs.spread.empty() || inputs.spread.size() != cols || !takes) return plain;
   QuantizedTensor q = QuantizedTensor::empty(format, weight.shape());
   float tensor_scale = 1;
   if (format.global_scale) {
@@ -318,20 +225,22 @@ QuantizedTensor quantize_compensated(const Tensor& weight, const Format& format,
     tensor_scale = plain.scales.as<float>()[0];
     q.scales.mutable_as<float>()[0] = tensor_scale;
   }
-  std::vector<float> w = float_values(weight);
-  const RowRounder rounder(format, tensor_scale, cols, spread);
-  auto* codes = reinterpret_cast<uint8_t*>(q.codes.mutable_bytes().data());
-  auto* scales = reinterpret_cast<uint8_t*>(q.scales.mutable_bytes().data());
+  const std::vector<float> w = float_values(weight);
+  const RowRounder rounder(format, tensor_scale, inputs.spread);
   const int64_t scale_bytes =
       format.span == ScaleSpan::kTensor ? 0 : format.scales_per_row(cols) * format.scale_bytes();
-  parallel_for(stream.threads, rows, 4, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      rounder.run(w.data() + r * cols, codes + r * format.code_bytes(cols),
-                  scales + r * scale_bytes);
+  const Target to{reinterpret_cast<uint8_t*>(q.codes.mutable_bytes().data()),
+                  reinterpret_cast<uint8_t*>(q.scales.mutable_bytes().data()),
+                  format.code_bytes(cols), scale_bytes};
+  constexpr int64_t kRows = 128;  // at a time, whatever the number of threads
+  parallel_for(stream.threads, (rows + kRows - 1) / kRows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      round_rows(rounder, inputs.spread, w, i * kRows, std::min((i + 1) * kRows, rows), to,
+                 kernels);
     }
   });
-  return output_error(weight, q, moments, kernels, stream) <
-                 output_error(weight, plain, moments, kernels, stream)
+  return error_energy(w, q, inputs.moments, kernels, stream) <
+                 error_energy(w, plain, inputs.moments, kernels, stream)
              ? q
              : plain;
 }

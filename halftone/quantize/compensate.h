@@ -1,47 +1,24 @@
 // Rounds a weight so that what rounding one input's column does to the output is made up for by
-// the columns that come after it, as far as inputs are correlated (the method known as GPTQ or
-// optimal brain quantization). Needs to know what the linear's inputs look like together.
+// the columns that come after it, as far as inputs are correlated (error_spread.h).
 #pragma once
 
-#include <vector>
-
-#include "halftone/base/error.h"
-#include "halftone/kernels/kernels.h"
+#include "halftone/quantize/error_spread.h"
 #include "halftone/tensor/quantized_tensor.h"
 
 namespace halftone {
 
-// Sums of x x^T over rows that a linear was given.
-class InputMoments {
- public:
-  // x [..., K], F32 or BF16; of very many rows some are taken.
-  static constexpr int64_t kMostRows = 128;
-  void add(const ConstView& x, const Kernels& kernels, Stream stream);
-
-  int64_t size() const { return size_; }                    // K
-  const std::vector<float>& sums() const { return sums_; }  // [K, K]
-  // How the error of each column spreads over those after it; empty where the sums do not tell.
-  // Computed when it is first asked for, once nothing is added any more.
-  const std::vector<float>& spread(int threads) const;
-  // What was summed before.
-  void restore(int64_t size, std::vector<float> sums) {
-    HT_ASSERT(static_cast<int64_t>(sums.size()) == size * size);
-    size_ = size;
-    sums_ = std::move(sums);
-    spread_.clear();
-  }
-
- private:
-  int64_t size_ = 0;
-  std::vector<float> sums_;
-  mutable std::vector<float> spread_;
+// What is known of a linear's inputs, ready for rounding the weights that read them.
+struct InputStatistics {
+  InputStatistics(const InputMoments& of, int threads) : moments(of), spread(of, threads) {}
+  const InputMoments& moments;
+  ErrorSpread spread;
 };
 
 // weight [N, K] along its rows. Scales are chosen as the plain quantizer does, those of blocks when
 // their turn comes. Of the two, what the moments say is better is returned: this, or plain
-// rounding.
+// rounding; of a weight with very many rows some tell. `kernels` are the CPU's.
 QuantizedTensor quantize_compensated(const Tensor& weight, const Format& format,
-                                     const InputMoments& moments, const Kernels& kernels,
+                                     const InputStatistics& inputs, const Kernels& kernels,
                                      Stream stream);
 
 // The error that rounding leaves in the output, relative to the output: the square root of

@@ -5,7 +5,10 @@
 #include <map>
 
 #include "halftone/base/error.h"
+#include "halftone/base/files.h"
 #include "halftone/base/text.h"
+#include "halftone/io/model_hash.h"
+#include "halftone/quantize/calibration_file.h"
 #include "halftone/quantize/metrics.h"
 #include "halftone/tensor/quantized_tensor.h"
 
@@ -104,7 +107,7 @@ bool choose(const SearchInput& input, const Budget& budget, SearchResult& result
     const TradeOff* point = pick(result.curve, budget, factor);
     if (point == nullptr) {
       if (budget.bytes) {
-        throw Error(ErrorCode::kUsage, "--budget", "{} bytes are fewer than the least, {}",
+        throw Error(ErrorCode::kUsage, "budget", "{} bytes are fewer than the least, {}",
                     *budget.bytes, result.curve[0].bytes);
       }
       point = &result.curve.back();
@@ -126,7 +129,80 @@ bool choose(const SearchInput& input, const Budget& budget, SearchResult& result
   return true;
 }
 
+// Losses of groups by candidate, without the last one, which is high precision.
+std::vector<double> losses_of(const SearchResult& result) {
+  std::vector<double> losses;
+  for (const SearchGroup& group : result.groups) {
+    losses.insert(losses.end(), group.loss.begin(), group.loss.end() - 1);
+  }
+  return losses;
+}
+
+// What the losses are of.
+std::string fingerprint_of(const SearchInput& input, const SearchResult& result) {
+  std::string text = fmt::format("{} {}", input.fingerprint, input.points);
+  for (const Candidate& candidate : result.candidates) text += "\n" + candidate.name();
+  for (const SearchGroup& group : result.groups) {
+    text += fmt::format("\n{}", fmt::join(group.weights, " "));
+  }
+  return text_hash(text);
+}
+
+// Every group alone in every candidate; what an interrupted search has measured is not run again.
+void measure_groups(const SearchInput& input, const ProgressFn& progress, SearchResult& result) {
+  const size_t groups = result.groups.size(), candidates = input.candidates.size();
+  const int high = static_cast<int>(candidates);
+  const auto points = spread_points(input.calibration.points, input.points);
+  const std::string fingerprint = fingerprint_of(input, result);
+  std::vector<double> known;
+  if (!input.partial.empty() && path_exists(input.partial)) {
+    try {
+      known = read_losses(input.partial, {fingerprint, groups * candidates});
+    } catch (const Error& error) {
+      result.not_resumed = error.what();
+    }
+  }
+  for (size_t g = 0; g < groups; ++g) {
+    for (size_t i = 0; i < candidates; ++i) {
+      double& loss = result.groups[g].loss[i];
+      const size_t index = g * candidates + i;
+      if (index < known.size()) {
+        loss = known[index];
+        continue;
+      }
+      progress({"measuring layers", static_cast<int64_t>(index),
+                static_cast<int64_t>(groups * candidates)});
+      std::vector<int> alone(groups, high);
+      alone[g] = static_cast<int>(i);
+      const QuantizeRecipe recipe = recipe_of(input.base, result, alone);
+      const double mean =
+          score_recipe(input.model, recipe, input.quantizer, input.calibration, points).mean;
+      loss = std::isfinite(mean) ? std::max(0.0, 1 - mean) : kNoNumber;
+      if (input.partial.empty()) continue;
+      std::vector<double> measured = losses_of(result);
+      measured.resize(index + 1);
+      write_losses(input.partial, fingerprint, measured);
+    }
+  }
+}
+
 }  // namespace
+
+Budget automatic_budget(const Format& format) {
+  // Somewhat above 0.99 and 0.999, so that other prompts than the certificate's are above it, too.
+  constexpr double kCosine4 = 0.9905, kCosine8 = 0.9991;
+  return {format.element_bits() == 4 ? kCosine4 : kCosine8, {}, true};
+}
+
+std::string to_string(const Budget& budget) {
+  if (budget.automatic) return "auto";
+  if (budget.bytes) return fmt::format("bytes={}", *budget.bytes);
+  return budget.cosine ? fmt::format("cosine={}", *budget.cosine) : "none";
+}
+
+std::string to_string(Minimize minimize) {
+  return minimize == Minimize::kBytes ? "bytes" : minimize == Minimize::kTime ? "time" : "both";
+}
 
 std::string Candidate::name() const {
   const bool weights = format.quantized() && !activations;
@@ -134,17 +210,52 @@ std::string Candidate::name() const {
 }
 
 RecipeScore score_recipe(Pipeline& model, const QuantizeRecipe& recipe,
-                         const WeightQuantizer& quantizer, const Calibration& calibration) {
+                         const WeightQuantizer& quantizer, const Calibration& calibration,
+                         std::span<const CalibrationPoint* const> points) {
   model.set_recipe(recipe, quantizer);
   RecipeScore score{0, 1};
-  for (const CalibrationPoint& p : calibration.points) {
-    const float sigmas[] = {calibration.sigmas[p.step]};
-    const Tensor v = model.velocity(p.latents, sigmas, {&calibration.conditions[p.prompt], 1});
-    const double c = cosine(v.as<float>(), p.velocity.as<float>());
-    score.mean += c / static_cast<double>(calibration.points.size());
+  for (const CalibrationPoint* p : points) {
+    const float sigmas[] = {calibration.sigmas[p->step]};
+    const Tensor v = model.velocity(p->latents, sigmas, {&calibration.conditions[p->prompt], 1});
+    const double c = cosine(v.as<float>(), p->velocity.as<float>());
+    score.mean += c / static_cast<double>(points.size());
     score.worst = std::min(score.worst, c);
   }
   return score;
+}
+
+RecipeScore score_recipe(Pipeline& model, const QuantizeRecipe& recipe,
+                         const WeightQuantizer& quantizer, const Calibration& calibration) {
+  return score_recipe(model, recipe, quantizer, calibration, spread_points(calibration.points, 0));
+}
+
+std::vector<const CalibrationPoint*> spread_points(const std::vector<CalibrationPoint>& points,
+                                                   int most) {
+  // Turn by turn: in each every prompt gives one, at a sigma further on than the one before it.
+  struct Ranked {
+    size_t turn, prompt;
+    const CalibrationPoint* point;
+  };
+  std::map<int, std::vector<const CalibrationPoint*>> by_prompt;
+  for (const CalibrationPoint& point : points) by_prompt[point.prompt].push_back(&point);
+  std::vector<Ranked> ranked;
+  size_t prompt = 0;
+  for (const auto& [id, own] : by_prompt) {
+    for (size_t i = 0; i < own.size(); ++i) {
+      ranked.push_back({(i + own.size() - prompt % own.size()) % own.size(), prompt, own[i]});
+    }
+    ++prompt;
+  }
+  std::vector<const CalibrationPoint*> chosen;
+  if (most > 0 && static_cast<size_t>(most) < points.size()) {
+    std::sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) {
+      return std::pair(a.turn, a.prompt) < std::pair(b.turn, b.prompt);
+    });
+    ranked.resize(static_cast<size_t>(most));
+  }
+  for (const Ranked& r : ranked) chosen.push_back(r.point);
+  std::sort(chosen.begin(), chosen.end());  // as they lie
+  return chosen;
 }
 
 std::vector<TradeOff> trade_off_curve(const std::vector<SearchGroup>& groups) {
@@ -211,26 +322,12 @@ SearchResult search_formats(const SearchInput& input, const ProgressFn& progress
   result.candidates.push_back({formats::bf16, false});
   result.groups = groups_of(input, result.candidates);
   if (result.groups.empty()) {
-    throw Error(ErrorCode::kInvalidInput, "--budget", "the model has no linear to choose for");
+    throw Error(ErrorCode::kInvalidInput, "budget", "the model has no linear to choose for");
   }
-  const auto groups = static_cast<int64_t>(result.groups.size()),
-             candidates = static_cast<int64_t>(input.candidates.size());
-  const int high = static_cast<int>(candidates);
-  for (int64_t g = 0; g < groups; ++g) {
-    for (int64_t i = 0; i < candidates; ++i) {
-      progress({"measuring layers", g * candidates + i, groups * candidates});
-      std::vector<int> alone(static_cast<size_t>(groups), high);
-      alone[g] = static_cast<int>(i);
-      const QuantizeRecipe recipe = recipe_of(input.base, result, alone);
-      const double mean =
-          score_recipe(input.model, recipe, input.quantizer, input.calibration).mean;
-      constexpr double kNoNumber = 2;  // worse than any cosine
-      result.groups[g].loss[i] = std::isfinite(mean) ? std::max(0.0, 1 - mean) : kNoNumber;
-    }
-  }
+  measure_groups(input, progress, result);
   result.curve = trade_off_curve(result.groups);
   if (!choose(input, input.budget, result)) {
-    throw Error(ErrorCode::kUsage, "--budget", "{} leaves every linear in high precision",
+    throw Error(ErrorCode::kUsage, "budget", "{} leaves every linear in high precision",
                 input.budget.cosine ? fmt::format("a cosine of {}", *input.budget.cosine)
                                     : fmt::format("{} bytes", *input.budget.bytes));
   }
@@ -239,7 +336,7 @@ SearchResult search_formats(const SearchInput& input, const ProgressFn& progress
 
 bool choose_again(const SearchInput& input, double cosine, SearchResult& result) {
   SearchResult next = result;
-  if (!choose(input, {cosine, {}}, next) || next.chosen.choice == result.chosen.choice) {
+  if (!choose(input, {cosine, {}, false}, next) || next.chosen.choice == result.chosen.choice) {
     return false;
   }
   result = std::move(next);

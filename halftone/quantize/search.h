@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,7 +32,12 @@ enum class Minimize : uint8_t { kBoth, kBytes, kTime };
 struct Budget {
   std::optional<double> cosine;  // at least, the mean over calibration points
   std::optional<int64_t> bytes;  // at most, of the linears' weights
+  bool automatic = false;        // a cosine that nobody asked for by number
 };
+// What a format can be expected to hold.
+Budget automatic_budget(const Format& format);
+std::string to_string(const Budget& budget);  // "cosine=0.998", "bytes=12000000" or "auto"
+std::string to_string(Minimize minimize);
 
 // Linears that read the same input; they get one format, so that they stay one product.
 struct SearchGroup {
@@ -57,14 +64,23 @@ struct SearchResult {
   double measured = 0;  // mean cosine of the choice
   double worst = 0;     // of any point
   bool within_budget = true;
+  std::string not_resumed;  // why the file of an interrupted search was not used
 };
 
-// Mean and worst cosine of predictions under a recipe, over the calibration's points.
+// Mean and worst cosine of predictions under a recipe, over some of the calibration's points.
 struct RecipeScore {
   double mean = 0, worst = 0;
 };
 RecipeScore score_recipe(Pipeline& model, const QuantizeRecipe& recipe,
+                         const WeightQuantizer& quantizer, const Calibration& calibration,
+                         std::span<const CalibrationPoint* const> points);
+// Over all of them.
+RecipeScore score_recipe(Pipeline& model, const QuantizeRecipe& recipe,
                          const WeightQuantizer& quantizer, const Calibration& calibration);
+
+// So many points, of as many prompts and at as many different sigmas as there can be; 0: all.
+std::vector<const CalibrationPoint*> spread_points(const std::vector<CalibrationPoint>& points,
+                                                   int most);
 
 // `base` gives what is kept and the inputs' scales; its own format and rules are not looked at.
 // The model is left with the recipe that was chosen.
@@ -76,6 +92,13 @@ struct SearchInput {
   Minimize minimize = Minimize::kBoth;
   Budget budget;
   WeightQuantizer quantizer;  // empty: the plain one
+  // Points that each group is measured on; 0: all of the calibration's. What is chosen is measured
+  // on all of them.
+  int points = 0;
+  // Where this names a file, what was measured is kept there, and a search that was interrupted
+  // goes on from it, as calibrate does. `fingerprint` tells model, calibration and rounding.
+  std::filesystem::path partial;
+  std::string fingerprint;
 };
 SearchResult search_formats(const SearchInput& input, const ProgressFn& progress);
 // Chooses for another cosine from the losses that were measured, and measures the choice. False,

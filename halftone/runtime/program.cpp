@@ -334,7 +334,7 @@ void Program::launch_all() {
     out.clear();
     for (const int id : node.inputs) in.push_back(const_view(id));
     for (const int id : node.outputs) out.push_back(view(id));
-    if (observer_ && node.op == Op::kLinear) observe(node, in[0]);
+    if (observer_.see && node.op == Op::kLinear) observe(node, in[0]);
     const auto run = [&] { launch(node, in, out, *options_.kernels, options_.stream); };
     if (!timer_) {
       run();
@@ -350,19 +350,24 @@ void Program::launch_all() {
   update_states();
 }
 
-void Program::observe(const Node& node, const ConstView& input) const {
+void Program::observe(const Node& node, const ConstView& input) {
   const std::string& weight = graph_->values()[node.inputs[1]].name;
+  if (observer_.wants && !observer_.wants(weight)) return;
   if (input.format != nullptr) {
     throw Error(ErrorCode::kUnsupported, weight, "reads what is quantized already");
   }
   ConstView seen = input;
-  Tensor copy;
   if (device() != nullptr) {
-    copy = Tensor::empty(input.dtype, input.shape);
-    device()->download(copy.mutable_bytes(), static_cast<const std::byte*>(input.data));
-    seen.data = copy.bytes().data();
+    const auto bytes = static_cast<size_t>(input.shape.checked_bytes(input.dtype).value());
+    // Kept: fresh memory would cost more than the copy.
+    if (!observed_ || observed_->size() < bytes) {
+      observed_ = Storage::allocate(static_cast<int64_t>(bytes));
+    }
+    const auto to = observed_->mutable_bytes().first(bytes);
+    device()->download(to, static_cast<const std::byte*>(input.data));
+    seen.data = to.data();
   }
-  observer_(weight, seen);
+  observer_.see(weight, seen);
 }
 
 // After everything that reads them.
@@ -380,7 +385,7 @@ void Program::update_states() {
 
 // The first run chooses algorithms, which cannot be recorded; the second is recorded.
 void Program::compute() {
-  if (!options_.record || device() == nullptr || timer_ || observer_ || !warm_) {
+  if (!options_.record || device() == nullptr || timer_ || observer_.see || !warm_) {
     launch_all();
     warm_ = true;
     return;

@@ -94,8 +94,12 @@ class Program {
   using NodeTimer = std::function<void(const Node& node, double seconds)>;
   void set_timer(NodeTimer timer) { timer_ = std::move(timer); }
 
-  // Shown what each linear reads, in the CPU's memory, from now on. Then nothing is recorded.
-  using LinearObserver = std::function<void(const std::string& weight, const ConstView& input)>;
+  // Shown what linears read, in the CPU's memory, from now on: those whose weight it wants. Then
+  // nothing is recorded.
+  struct LinearObserver {
+    std::function<void(const std::string& weight, const ConstView& input)> see;
+    std::function<bool(const std::string& weight)> wants;  // empty: all
+  };
   void set_observer(LinearObserver observer) { observer_ = std::move(observer); }
 
  private:
@@ -108,7 +112,7 @@ class Program {
   void update_states();
   void compute();
   void launch_all();
-  void observe(const Node& node, const ConstView& input) const;
+  void observe(const Node& node, const ConstView& input);
   Tensor read(int id) const;
   Value find_value(const std::map<std::string, Value>& among, const std::string& name,
                    const char* kind) const;
@@ -124,6 +128,7 @@ class Program {
   std::map<int, Weight> bound_;  // value -> weight, constant, state or input
   NodeTimer timer_;
   LinearObserver observer_;
+  std::shared_ptr<Storage> observed_;  // what came from a device to be seen
   std::shared_ptr<Arena> arena_;
   std::byte* memory_start_ = nullptr;  // of the arena, during a run
 

@@ -1,7 +1,11 @@
 // halftone quantize --model as a user runs it.
+#include <signal.h>
+
+#include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include "halftone/io/safetensors_file.h"
 #include "tests/cli/process.h"
@@ -340,6 +344,68 @@ TEST_F(CliQuantizeModel, AnOutputThatCannotBeWrittenIsToldBeforeAnythingRuns) {
   if (::access(path("closed").c_str(), W_OK) != 0) {  // root may write anywhere
     refused(path("closed/below"), "closed/below: cannot write into its folder");
   }
+}
+
+TEST_F(CliQuantizeModel, MemoryBoundsTheMomentsAndChangesNothing) {
+  ASSERT_EQ(calibrated("fp8", "one", {"--max-memory", "1T", "--certify", "0"}).code, 0);
+  const Result many = calibrated("fp8", "many", {"--max-memory", "4M", "--certify", "0"});
+  ASSERT_EQ(many.code, 0) << many.err;
+  EXPECT_EQ(many.err, "");
+  EXPECT_TRUE(bytes_of(std::string("one") + kWeights) == bytes_of(std::string("many") + kWeights));
+  EXPECT_EQ(bytes_of("one/recipe.toml"), bytes_of("many/recipe.toml"));
+  const Result none = calibrated("fp8", "none", {"--max-memory", "1K", "--certify", "0"});
+  ASSERT_EQ(none.code, 0);
+  EXPECT_THAT(none.err,
+              HasSubstr("halftone quantize: fallback: weights are rounded to nearest, because"));
+  expect_one_line(calibrated("fp8", "x", {"--max-memory", "1K", "--strict"}), 3,
+                  "--strict: weights are rounded to nearest");
+  expect_one_line(calibrated("fp8", "x", {"--max-memory", "much"}), 2,
+                  "--max-memory: 'much' is not a size");
+  EXPECT_FALSE(fs::exists(path("x")));
+}
+
+TEST_F(CliQuantizeModel, AnInterruptedSearchSaysFromWhereTheNextRunGoesOn) {
+  ASSERT_EQ(calibrated("nvfp4", "whole", {"--budget", "cosine=0.99", "--certify", "0"}).code, 0);
+  const auto search = [&] {
+    return start({"quantize", "--model", path("model"), "--format", "nvfp4", "--calibrate",
+                  path("prompts.txt"), "--size", "24x16", "--steps", "3", "-o", path("out"),
+                  "--budget", "cosine=0.99", "--certify", "0", "--json"},
+                 dir_ / "stdout.txt", dir_ / "stderr.txt");
+  };
+  pid_t child = search();
+  while (!fs::exists(path("out.search.safetensors")) && ::kill(child, 0) == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  ::kill(child, SIGINT);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 130);
+  EXPECT_THAT(test::read_file(dir_ / "stderr.txt"),
+              HasSubstr("interrupted; the next run goes on from '" + path("out.calibration")));
+  child = search();
+  ::waitpid(child, &status, 0);
+  ASSERT_EQ(WEXITSTATUS(status), 0) << test::read_file(dir_ / "stderr.txt");
+  EXPECT_EQ(bytes_of("whole/recipe.toml"), bytes_of("out/recipe.toml"));
+  EXPECT_TRUE(bytes_of(std::string("whole") + kWeights) == bytes_of(std::string("out") + kWeights));
+  EXPECT_FALSE(fs::exists(path("out.search.safetensors")));
+}
+
+TEST_F(CliQuantizeModel, AFolderOfRandomWeightsRunsAndIsQuantized) {
+  const Result made =
+      run({"bench", "folder", "--dim", "384", "--layers", "1", "-o", path("random")});
+  ASSERT_EQ(made.code, 0) << made.err;
+  EXPECT_THAT(made.out, HasSubstr("1 blocks of width 384"));
+  const Result result = run({"quantize", "--model", path("random"), "--format", "fp8",
+                             "--calibrate", path("prompts.txt"), "--size", "64x64", "--steps", "2",
+                             "--certify", "1", "-o", path("out"), "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const json report = json::parse(result.out);
+  EXPECT_EQ(report["formats"]["fp8"]["weights"], 35);  // five blocks of seven
+  EXPECT_EQ(report["not_finite"].size(), 0u);
+  EXPECT_GT(report["certificate"]["velocity_cosine"]["mean"].get<double>(), 0.9);
+  // Someone's model is not written over.
+  expect_one_line(run({"bench", "folder", "-o", path("model")}), 1, "with other things in it");
 }
 
 TEST_F(CliQuantizeModel, ADamagedCalibrationIsSaidAndBegunAnew) {

@@ -184,7 +184,7 @@ class CalibratedEmoji : public testing::Test {
   static void expect_recipe_above(const Floor& floor, const QuantizeRecipe& recipe) {
     const auto model = load("bf16");
     model->set_recipe(recipe, [](const std::string& name, const Tensor& w, const Format& f) {
-      return quantize_compensated(w, f, *seen_->moments_of(name), cpu_kernels(), {2});
+      return quantize_compensated(w, f, {*seen_->moments_of(name), 2}, cpu_kernels(), {2});
     });
     expect_above(floor, compare_with(*reference_, *model, unseen_options(), 0, kSilent));
   }

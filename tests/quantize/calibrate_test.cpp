@@ -15,6 +15,7 @@
 #include "tests/support/backend.h"
 #include "tests/support/load_pipeline.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tensors.h"
 #include "tests/support/tiny_zimage.h"
 
 namespace halftone {
@@ -83,6 +84,25 @@ TEST_F(Calibrate, SeesEveryLinearAtEverySigma) {
   EXPECT_EQ(c.moments_of("layers.0.attention.to_q.weight"),
             c.moments_of("layers.0.attention.to_v.weight"));
   EXPECT_NE(calibration_json(c).find("layers.0.attention.to_q.weight"), std::string::npos);
+}
+
+TEST_F(Calibrate, MomentsWhereTheModelRunsAreThoseByHand) {
+  constexpr int64_t kRows = 100, kWidth = 72;
+  const auto x = test::gaussians(3, kRows * kWidth);
+  InputMoments moments;
+  for (int i = 0; i < 3; ++i) {
+    moments.add({x.data(), DType::kF32, {kRows, kWidth}}, test::tested_kernels(),
+                test::tested_stream());
+    if (i == 1) moments.flush(test::tested_kernels(), test::tested_stream());
+  }
+  moments.flush(test::tested_kernels(), test::tested_stream());
+  for (int64_t i = 0; i < kWidth; ++i) {
+    for (int64_t j = 0; j < kWidth; ++j) {
+      double sum = 0;
+      for (int64_t r = 0; r < kRows; ++r) sum += 3.0 * x[r * kWidth + i] * x[r * kWidth + j];
+      ASSERT_NEAR(moments.sums()[i * kWidth + j], sum, 1e-3) << i << " " << j;
+    }
+  }
 }
 
 TEST_F(Calibrate, GoesOnAfterAnInterruptionAndGivesTheSame) {
@@ -165,9 +185,13 @@ TEST_F(Calibrate, ASearchKeepsItsBudgetAndPredictsWhatItMeasures) {
   const double all = score_recipe(*model, plain, {}, c).mean;
   ASSERT_LT(all, 0.9995);
   const double target = 1 - (1 - all) / 4;
-  const SearchInput input{
-      *model,       c, plain, {{formats::nvfp4, true}, {formats::fp8, true}}, Minimize::kBytes,
-      {target, {}}, {}};
+  const SearchInput input{*model,
+                          c,
+                          plain,
+                          {{formats::nvfp4, true}, {formats::fp8, true}},
+                          Minimize::kBytes,
+                          {target, {}, false},
+                          {}};
   const SearchResult r = search_formats(input, silent());
   EXPECT_TRUE(r.within_budget);
   EXPECT_GE(r.measured, target);
@@ -178,9 +202,9 @@ TEST_F(Calibrate, ASearchKeepsItsBudgetAndPredictsWhatItMeasures) {
   EXPECT_DOUBLE_EQ(score_recipe(*model, recipe, {}, c).mean, r.measured);
   // The least bytes that there are, and fewer.
   SearchInput by_bytes = input;
-  by_bytes.budget = {{}, r.curve.front().bytes};
+  by_bytes.budget = {{}, r.curve.front().bytes, false};
   EXPECT_EQ(search_formats(by_bytes, silent()).chosen.bytes, r.curve.front().bytes);
-  by_bytes.budget = {{}, 10};
+  by_bytes.budget = {{}, 10, false};
   EXPECT_THROW(search_formats(by_bytes, silent()), Error);
   // For more, from what was measured.
   SearchResult tighter = r;

@@ -182,6 +182,34 @@ TEST_F(CalibrationFile, MomentsThatNoInputsHaveAreNamed) {
             "(no error)");  // inputs that were always zero
 }
 
+TEST_F(CalibrationFile, LossesComeBackAndOthersAreNamed) {
+  const std::vector<double> losses = {0, 1e-9, 0.25, kNoNumber};
+  write_losses(path_, "me", losses);
+  EXPECT_EQ(read_losses(path_, {"me", 4}), losses);
+  EXPECT_EQ(read_losses(path_, {"me", 9}), losses);  // more may follow
+  const auto refused_losses = [&](const LossLayout& layout = {"me", 4}) {
+    return error_of([&] { read_losses(path_, layout); });
+  };
+  EXPECT_THAT(refused_losses({"you", 4}), HasSubstr("other options or another model"));
+  EXPECT_THAT(refused_losses({"me", 3}), HasSubstr("'losses' is not F64 of 1 to 3"));
+  for (const double loss : {-1e-9, 2.5, double{NAN}, double{INFINITY}}) {
+    write_losses(path_, "me", {0.5, loss});
+    EXPECT_THAT(refused_losses(), HasSubstr("is no loss")) << loss;
+  }
+  const Metadata mine = {{"halftone.search", "me"}};
+  write_safetensors(path_, {{"losses", Tensor::zeros(DType::kF32, {2})}}, mine);
+  EXPECT_THAT(refused_losses(), HasSubstr("'losses' is not F64"));
+  write_safetensors(path_, {{"losses", Tensor::zeros(DType::kF64, {1, 2})}}, mine);
+  EXPECT_THAT(refused_losses(), HasSubstr("'losses' is not F64"));
+  write_safetensors(path_, {{"loss", Tensor::zeros(DType::kF64, {2})}}, mine);
+  EXPECT_THAT(refused_losses(), HasSubstr("losses"));
+  write_safetensors(
+      path_,
+      {{"losses", Tensor::zeros(DType::kF64, {2})}, {"more", Tensor::zeros(DType::kF64, {2})}},
+      mine);
+  EXPECT_THAT(refused_losses(), HasSubstr("tensors of something else"));
+}
+
 TEST_F(CalibrationFile, OtherFilesAreErrors) {
   for (const std::string& bytes : {std::string(), std::string("{}"), std::string(100, '\xFF'),
                                    test::read_file(path_).substr(0, 300)}) {

@@ -6,14 +6,16 @@
 #include <algorithm>
 #include <cmath>
 
+#include "halftone/kernels/cpu/fast/double_products.h"
 #include "halftone/kernels/quantize.h"
+#include "halftone/numerics/minifloat.h"
 #include "halftone/quantize/search.h"
 #include "tests/support/tensors.h"
 
 namespace halftone {
 namespace {
 
-constexpr int64_t kRows = 400, kIn = 96, kOut = 24;
+constexpr int64_t kRows = 400, kIn = 288, kOut = 24;
 
 // Inputs that are mixtures of a few sources, as activations are.
 Tensor correlated_inputs() {
@@ -39,6 +41,7 @@ InputMoments moments_of(const Tensor& x) {
     const Tensor part = x.rows(r, r + kAtATime);
     moments.add({part.bytes().data(), part.dtype(), part.shape()}, cpu_kernels(), {2});
   }
+  moments.flush(cpu_kernels(), {2});
   return moments;
 }
 
@@ -67,7 +70,7 @@ TEST(Compensate, OutputsAreMuchNearerWhereInputsAreCorrelated) {
   for (const Format& format : {formats::fp8, formats::fp8_tensor, formats::fp8_e5m2, formats::mxfp8,
                                formats::nvfp4, formats::nvfp4_4over6}) {
     const QuantizedTensor plain = quantize(cpu_kernels(), w, format, {}, {1});
-    const QuantizedTensor q = quantize_compensated(w, format, moments, cpu_kernels(), {2});
+    const QuantizedTensor q = quantize_compensated(w, format, {moments, 2}, cpu_kernels(), {2});
     const double before = output_error_by_hand(x, w, plain), after = output_error_by_hand(x, w, q);
     EXPECT_LT(after, 0.5 * before) << format.name;
     EXPECT_GT(after, 0) << format.name;
@@ -77,12 +80,73 @@ TEST(Compensate, OutputsAreMuchNearerWhereInputsAreCorrelated) {
   }
 }
 
+TEST(Compensate, ProductsInDoubleAreWhatTheyAreByHand) {
+  constexpr int64_t kStride = 40;
+  const auto values = test::gaussians(7, 40 * kStride);
+  const std::vector<double> a(values.begin(), values.end());
+  for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1},
+                                {4, 2, 8},
+                                {7, 5, 19},
+                                {9, 6, 33},
+                                {3, 9, 0}}) {
+    std::vector<double> c(40 * kStride, 1.0);
+    fast::subtract_products({c.data(), a.data() + 3, a.data() + 12 * kStride, kStride, m, n, k});
+    for (int64_t i = 0; i < 40; ++i) {
+      for (int64_t j = 0; j < kStride; ++j) {
+        double expected = 1;
+        for (int64_t p = 0; i < m && j < n && p < k; ++p) {
+          expected -= a[i * kStride + 3 + p] * a[(12 + j) * kStride + p];
+        }
+        ASSERT_NEAR(c[i * kStride + j], expected, 1e-12) << m << " " << n << " " << k;
+      }
+    }
+  }
+}
+
+// Column by column in double, by the definition: moments are factored from the last column on.
+TEST(Compensate, CodesAreThoseOfTheDefinition) {
+  const Tensor w = test::f32_tensor({kOut, kIn}, test::gaussians(4, kOut * kIn));
+  const InputMoments moments = moments_of(correlated_inputs());
+  std::vector<double> m(moments.sums().begin(), moments.sums().end()), u(kIn * kIn, 0.0);
+  double mean = 0;
+  for (int64_t i = 0; i < kIn; ++i) mean += m[i * (kIn + 1)] / kIn;
+  for (int64_t i = 0; i < kIn; ++i) m[i * (kIn + 1)] += 0.01 * mean;
+  for (int64_t k = kIn - 1; k >= 0; --k) {
+    const double d = m[k * (kIn + 1)];
+    for (int64_t j = 0; j < k; ++j) u[j * kIn + k] = m[j * kIn + k] / d;
+    for (int64_t i = 0; i < k; ++i) {
+      for (int64_t j = 0; j < k; ++j) m[i * kIn + j] -= u[i * kIn + k] * d * u[j * kIn + k];
+    }
+  }
+  const QuantizedTensor plain = quantize(cpu_kernels(), w, formats::fp8, {}, {1});
+  const QuantizedTensor q = quantize_compensated(w, formats::fp8, {moments, 2}, cpu_kernels(), {2});
+  EXPECT_TRUE(std::ranges::equal(q.scales.bytes(), plain.scales.bytes()));
+  int64_t same = 0, as_plain = 0;
+  for (int64_t r = 0; r < kOut; ++r) {
+    const float scale = plain.scales.as<float>()[r];
+    std::vector<double> error(kIn);
+    for (int64_t k = 0; k < kIn; ++k) {
+      const double before = w.as<float>()[r * kIn + k];
+      double now = before;
+      for (int64_t j = 0; j < k; ++j) now += error[j] * u[j * kIn + k];
+      const uint8_t code = encode<E4M3>(static_cast<float>(now) * (1.0f / scale));
+      error[k] = before - double{decode<E4M3>(code)} * scale;
+      same += std::byte(code) == q.codes.bytes()[r * kIn + k] ? 1 : 0;
+      as_plain += plain.codes.bytes()[r * kIn + k] == q.codes.bytes()[r * kIn + k] ? 1 : 0;
+    }
+  }
+  EXPECT_GT(same, kOut * kIn * 98 / 100);  // ties fall either way, and what follows with them
+  EXPECT_LT(as_plain, kOut * kIn * 90 / 100);
+}
+
 TEST(Compensate, TheTableWithoutFastProductsGivesTheSameSums) {
   const Tensor x = correlated_inputs().rows(0, 100);
   InputMoments fast, plain;
   const ConstView view{x.bytes().data(), x.dtype(), x.shape()};
   fast.add(view, cpu_kernels(), {2});
   plain.add(view, cpu_scalar_kernels(), {2});
+  fast.flush(cpu_kernels(), {2});
+  plain.flush(cpu_scalar_kernels(), {2});
   for (size_t i = 0; i < plain.sums().size(); ++i) {
     ASSERT_NEAR(fast.sums()[i], plain.sums()[i], 1e-2) << i;
   }
@@ -96,18 +160,20 @@ TEST(Compensate, WithoutCorrelationItIsPlainRounding) {
   moments.restore(kIn, eye);
   for (const Format& format : {formats::nvfp4_4over6, formats::nvfp4_16x16}) {
     const QuantizedTensor expected = quantize(cpu_kernels(), w, format, {}, {1});
-    const QuantizedTensor actual = quantize_compensated(w, format, moments, cpu_kernels(), {1});
+    const QuantizedTensor actual =
+        quantize_compensated(w, format, {moments, 2}, cpu_kernels(), {1});
     EXPECT_TRUE(std::ranges::equal(actual.codes.bytes(), expected.codes.bytes())) << format.name;
     EXPECT_TRUE(std::ranges::equal(actual.scales.bytes(), expected.scales.bytes())) << format.name;
   }
   const QuantizedTensor plain = quantize(cpu_kernels(), w, formats::nvfp4, {}, {1});
-  const QuantizedTensor q = quantize_compensated(w, formats::nvfp4, moments, cpu_kernels(), {1});
+  const QuantizedTensor q =
+      quantize_compensated(w, formats::nvfp4, {moments, 2}, cpu_kernels(), {1});
   EXPECT_TRUE(std::ranges::equal(q.codes.bytes(), plain.codes.bytes()));
   // Inputs that were never seen, or are no numbers, tell nothing.
   for (const float value : {0.0f, NAN}) {
     moments.restore(kIn, std::vector<float>(kIn * kIn, value));
     const QuantizedTensor same =
-        quantize_compensated(w, formats::nvfp4, moments, cpu_kernels(), {1});
+        quantize_compensated(w, formats::nvfp4, {moments, 2}, cpu_kernels(), {1});
     EXPECT_TRUE(std::ranges::equal(same.codes.bytes(), plain.codes.bytes()));
   }
 }
@@ -142,7 +208,7 @@ TEST(Compensate, DegenerateWeightsStayFiniteAndAreNoWorseThanPlain) {
     if (!format.quantized()) continue;
     for (const auto& [name, w] : weights) {
       const QuantizedTensor plain = quantize(cpu_kernels(), w, format, {}, {1});
-      const QuantizedTensor q = quantize_compensated(w, format, moments, cpu_kernels(), {2});
+      const QuantizedTensor q = quantize_compensated(w, format, {moments, 2}, cpu_kernels(), {2});
       const Tensor values = dequantize(cpu_kernels(), q, DType::kF32, {1});
       for (const float y : values.as<float>()) {
         ASSERT_TRUE(std::isfinite(y)) << format.name << " " << name;
@@ -178,7 +244,7 @@ TEST(Compensate, MomentsThatAreNoneAreOfNoUse) {
     InputMoments moments;
     moments.restore(kIn, sums);
     for (const Format& format : {formats::fp8, formats::mxfp8, formats::nvfp4}) {
-      const QuantizedTensor q = quantize_compensated(w, format, moments, cpu_kernels(), {1});
+      const QuantizedTensor q = quantize_compensated(w, format, {moments, 2}, cpu_kernels(), {1});
       const Tensor values = dequantize(cpu_kernels(), q, DType::kF32, {1});
       for (const float y : values.as<float>()) {
         ASSERT_TRUE(std::isfinite(y)) << format.name << " " << name;

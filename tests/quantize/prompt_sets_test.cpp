@@ -1,12 +1,12 @@
 // Calibration, search and certificate never share a prompt.
-#include "halftone/cli/prompt_sets.h"
+#include "halftone/quantize/prompt_sets.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <set>
 
-namespace halftone::cli {
+namespace halftone {
 namespace {
 
 void expect_disjoint(const PromptSets& sets) {
@@ -55,4 +55,4 @@ TEST(PromptSets, APromptThatIsThereTwiceIsInOneList) {
 }
 
 }  // namespace
-}  // namespace halftone::cli
+}  // namespace halftone

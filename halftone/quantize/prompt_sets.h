@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace halftone::cli {
+namespace halftone {
 
 struct PromptSets {
   std::vector<std::string> calibration;  // inputs are watched, and weights rounded for them
@@ -29,4 +29,4 @@ PromptSets split_prompts(const std::vector<std::string>& prompts, bool searches)
 std::vector<std::string> unseen(const std::vector<std::string>& prompts,
                                 const std::vector<std::string>& seen);
 
-}  // namespace halftone::cli
+}  // namespace halftone

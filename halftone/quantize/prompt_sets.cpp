@@ -1,8 +1,8 @@
-#include "halftone/cli/prompt_sets.h"
+#include "halftone/quantize/prompt_sets.h"
 
 #include <unordered_set>
 
-namespace halftone::cli {
+namespace halftone {
 
 PromptSets usual_prompt_sets() {
   return {
@@ -55,4 +55,4 @@ PromptSets split_prompts(const std::vector<std::string>& prompts, bool searches)
   return sets;
 }
 
-}  // namespace halftone::cli
+}  // namespace halftone
