@@ -52,7 +52,9 @@ int check_stdout() {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout) return kDone;
   if (nobody_reads(errno)) return kDone;
-  print_note("halftone: standard output: cannot write to it: {}\n", std::strerror(errno));
+  // What failed before is not known any more.
+  print_note("halftone: standard output: cannot write to it{}{}\n", errno != 0 ? ": " : "",
+             errno != 0 ? std::strerror(errno) : "");
   return kFailed;
 }
 

@@ -68,6 +68,35 @@ TEST(ProductPlan, BlockScalesAreNativeOnBlackwellAndExactlyEmulatedBefore) {
   }
 }
 
+// Tensor cores at every bit of F32, where the other operand is exact in BF16.
+TEST(ProductPlan, FloatsAreSplitAgainstNarrowWeights) {
+  for (const Format* format : {static_cast<const Format*>(nullptr), &formats::fp8, &formats::mxfp8,
+                               &formats::nvfp4, &formats::fp8_tensor}) {
+    MatMulArgs args = product(nullptr, format, DType::kF32);
+    args.a.dtype = DType::kF32;
+    EXPECT_EQ(plan_product(args, 75).kind, GemmKind::kF32);
+    for (const int capability : {80, 90, 100}) {
+      const ProductPlan plan = plan_product(args, capability);
+      EXPECT_EQ(plan.a, Operand::kSplit);
+      EXPECT_EQ(plan.b, format == nullptr ? Operand::kAsStored : Operand::kDecode);
+      EXPECT_EQ(plan.kind, GemmKind::kBf16);
+      EXPECT_EQ(plan.finish, format != nullptr && format->span == ScaleSpan::kRow);
+    }
+    args.gelu = true;  // of the sum, not of its parts
+    EXPECT_TRUE(plan_product(args, 90).finish);
+    args.rows_per_item = 32;
+    EXPECT_EQ(plan_product(args, 90).kind, GemmKind::kF32) << "few rows";
+  }
+  MatMulArgs args = product(nullptr, nullptr, DType::kF32);
+  args.a.dtype = args.b.dtype = DType::kF32;
+  EXPECT_EQ(plan_product(args, 90).kind, GemmKind::kF32) << "weights with more bits";
+  args = product(nullptr, &formats::fp8, DType::kF32);
+  args.a.dtype = DType::kF32;
+  args.b.shape = {512, 384};
+  args.how.transpose_b = false;
+  EXPECT_EQ(plan_product(args, 90).b, Operand::kValues) << "scales along the sum";
+}
+
 TEST(ProductPlan, WhatDoesNotFitTensorCoresIsDecoded) {
   MatMulArgs args = product(&formats::fp8, &formats::fp8);
   args.a.shape = {256, 520};

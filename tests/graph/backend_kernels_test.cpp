@@ -64,6 +64,40 @@ TEST_P(BackendKernels, AddAndMulInEveryWayOfBroadcasting) {
               {random({2, 9, 33}, 5), random_tensor({2, 1, 33}, 6)});
 }
 
+// Weights in BF16 under activations in F32, which keep every bit of theirs.
+TEST(BackendProducts, FloatsTimesNarrowWeights) {
+  const auto f = [](Values v) { return linear(v[0], v[1], v[2]); };
+  const Tensor weight = random_tensor({136, 264}, 41, DType::kBF16),
+               bias = random_tensor({136}, 42);
+  for (const float magnitude : {1.0f, 3e30f, 1e-30f}) {
+    for (const int64_t rows : {70, 600}) {
+      Tensor x = random_tensor({2, rows, 264}, 43);
+      for (float& v : x.mutable_as<float>()) v *= magnitude;
+      Tensor large = Tensor::zeros(DType::kF32, {136});
+      for (int64_t i = 0; i < 136; ++i) {
+        large.mutable_as<float>()[i] = bias.as<float>()[i] * magnitude;
+      }
+      const auto fast =
+          run_op(f, {x, weight, large}, test::tested_kernels(), test::tested_stream());
+      const auto exact = run_op(f, {x, weight, large}, cpu_scalar_kernels());
+      EXPECT_LE(relative_error(floats(fast), floats(exact)), 2e-6) << magnitude;
+    }
+  }
+  // What is not finite stays what it is, and where it is.
+  Tensor x = random_tensor({1, 70, 264}, 44);
+  Tensor positive = Tensor::empty(DType::kBF16, {136, 264});
+  std::fill_n(positive.mutable_as<bf16>().begin(), positive.numel(), to_bf16(1.0f));
+  const float special[] = {HUGE_VALF, -HUGE_VALF, NAN, 3.4028235e38f};
+  for (int64_t i = 0; i < 4; ++i) x.mutable_as<float>()[i * 264 + 7] = special[i];
+  const auto y = floats(run_op([](Values v) { return linear(v[0], v[1]); }, {x, positive},
+                               test::tested_kernels(), test::tested_stream()));
+  EXPECT_EQ(y[0], HUGE_VALF);
+  EXPECT_EQ(y[136], -HUGE_VALF);
+  EXPECT_TRUE(std::isnan(y[2 * 136]));
+  EXPECT_NEAR(y[3 * 136] / 3.4028235e38f, 1, 1e-6);
+  for (size_t i = 4 * 136; i < y.size(); ++i) ASSERT_TRUE(std::isfinite(y[i]));
+}
+
 TEST_P(BackendKernels, Noise) {
   const Tensor keys = int_tensor({1, 2, 3, 4, -1, -2, -3, -4, 0, 0, 0, 0}, {3, 4});
   for (const Shape& shape : {Shape{3}, Shape{3, 7}, Shape{3, 16, 40, 24}, Shape{3, 0}}) {

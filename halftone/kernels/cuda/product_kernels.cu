@@ -70,6 +70,20 @@ __global__ void widen_kernel(const void* x, DType dtype, int64_t count, float* y
   }
 }
 
+__global__ void split_kernel(const float* x, int64_t count, uint16_t* y, int64_t stride) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = thread_index(); i < count; i += step) {
+    float rest = x[i];
+#pragma unroll
+    for (int part = 0; part < 3; ++part) {
+      // The upper half of the bits: towards zero, so that nothing overflows and the rest is exact.
+      const uint32_t bits = bit_cast<uint32_t>(rest);
+      y[part * stride + i] = static_cast<uint16_t>(bits >> 16 | (isnan(rest) ? 0x40u : 0u));
+      rest = isfinite(rest) ? rest - bit_cast<float>(bits & 0xFFFF0000u) : 0.0f;
+    }
+  }
+}
+
 __global__ void round_kernel(const void* x, DType dtype, int64_t count, bf16* y) {
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * blockDim.x) {
@@ -137,6 +151,13 @@ void round_to_bf16(const ConstView& x, bf16* y, cudaStream_t stream) {
   const int64_t count = x.shape.numel();
   if (count == 0) return;
   round_kernel<<<grid_for(count), kThreads, 0, stream>>>(x.data, x.dtype, count, y);
+  HT_CUDA_LAUNCHED();
+}
+
+void split_floats(const float* x, int64_t count, bf16* y, int64_t stride, cudaStream_t stream) {
+  if (count == 0) return;
+  split_kernel<<<grid_for(count), kThreads, 0, stream>>>(x, count, reinterpret_cast<uint16_t*>(y),
+                                                         stride);
   HT_CUDA_LAUNCHED();
 }
 

@@ -15,6 +15,10 @@ void widen(const bf16* x, int64_t count, float* y, cudaStream_t stream);
 
 void round_to_bf16(const ConstView& x, bf16* y, cudaStream_t stream);
 
+// y [3, stride]: each of `count` floats as the sum of three, exactly (but for what is below BF16's
+// smallest number). The first of what is not finite is all of it.
+void split_floats(const float* x, int64_t count, bf16* y, int64_t stride, cudaStream_t stream);
+
 // Scales of rows of either operand (null where there are none), bias and rounding, from sums.
 struct FinishArgs {
   const float* sums = nullptr;  // [M, N]

@@ -39,6 +39,17 @@ bool bias_needs_finish(const MatMulArgs& args) {
   return args.bias.data != nullptr && args.bias.dtype != args.y.dtype;
 }
 
+// F32 rows against weights that are BF16 or decoded to it exactly. By the rows of one item, so that
+// its bits do not depend on the batch; few rows are not worth it.
+bool is_split(const MatMulArgs& args, bool b_along) {
+  const int64_t rows = args.rows_per_item > 0 ? args.rows_per_item : args.y.shape[0];
+  const bool exact = args.b.format != nullptr ? !b_along : args.b.dtype == DType::kBF16;
+  const int64_t n = args.y.shape[1], k = args.a.shape[1];
+  constexpr int64_t kFewestRows = 64;
+  return exact && args.a.format == nullptr && args.a.dtype == DType::kF32 &&
+         !args.how.transpose_a && rows >= kFewestRows && n % 8 == 0 && k % 8 == 0;
+}
+
 }  // namespace
 
 ProductPlan plan_product(const MatMulArgs& args, int capability) {
@@ -97,6 +108,11 @@ ProductPlan plan_product(const MatMulArgs& args, int capability) {
   plan.per_item = plan.per_item || (several_items && args.rows_per_item <= kFewRows);
   if (capability >= 80 && !is_wide(args.a) && is_wide(args.b) && !a_along) {
     plan.b = Operand::kRound;
+    return plan;
+  }
+  if (capability >= 80 && is_split(args, b_along)) {
+    plan.a = Operand::kSplit;
+    plan.finish = plan.finish || args.y.dtype != DType::kF32 || args.gelu;
     return plan;
   }
   if (is_wide(args.a) || is_wide(args.b) || capability < 80 || a_along || b_along) {

@@ -13,6 +13,7 @@ enum class Operand : uint8_t {
   kRound,    // wider weights to BF16: what precision bf16 means on tensor cores
   kValues,   // codes and all scales to F32: scales along the contraction cannot wait for the result
   kDecode,   // codes and block scales to BF16, exactly; other scales are applied to the result
+  kSplit,    // F32 as the sum of three BF16, exactly: a product for each of them
 };
 
 enum class GemmKind : uint8_t { kF32, kBf16, kFp8, kFp4 };

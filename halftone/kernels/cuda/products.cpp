@@ -89,7 +89,18 @@ class Product {
     float* alphas = plan_.alpha ? workspace.floats(items()) : nullptr;
     float* sums = plan_.finish ? workspace.floats(args_.y.shape.numel()) : nullptr;
     if (sums != nullptr) at.y = sums;
-    for (int64_t i = 0; i < items(); ++i) run_item(problem, at, alphas, i, gemm_workspace);
+    for (int64_t i = 0; i < items(); ++i) {
+      run_item(problem, at, alphas, i, gemm_workspace);
+      for (int part = 1; part < parts(); ++part) {
+        GemmProblem more = problem;
+        more.add = true;
+        more.bias = false;
+        GemmPointers from = at;
+        from.a = static_cast<const std::byte*>(at.a) + part * part_bytes(args_.a);
+        from.bias = nullptr;
+        run_item(more, from, alphas, i, gemm_workspace);
+      }
+    }
     if (sums != nullptr) {
       finish_product({sums, left_factors(args_.a, plan_.a), left_factors(args_.b, plan_.b),
                       args_.bias, args_.y, args_.gelu},
@@ -107,12 +118,17 @@ class Product {
   bool is_block_scaled() const {
     return plan_.scales == GemmScales::kBlock16 || plan_.scales == GemmScales::kBlock32;
   }
+  // Products whose sum is the product.
+  int parts() const { return plan_.a == Operand::kSplit ? 3 : 1; }
+  static int64_t part_bytes(const ConstView& x) { return aligned_bytes(x.shape.numel() * 2); }
   int64_t items() const { return plan_.per_item ? args_.y.shape[0] / args_.rows_per_item : 1; }
 
   GemmProblem describe() const {
     GemmProblem p;
     const auto type = [&](const ConstView& x, Operand how) {
-      if (how == Operand::kDecode || how == Operand::kRound) return CUDA_R_16BF;
+      const bool narrow =
+          how == Operand::kDecode || how == Operand::kRound || how == Operand::kSplit;
+      if (narrow) return CUDA_R_16BF;
       return how == Operand::kAsStored ? stored_type(x) : CUDA_R_32F;
     };
     p.a_type = type(args_.a, plan_.a);
@@ -166,6 +182,7 @@ class Product {
     const int64_t count = x.shape.numel();
     if (how == Operand::kAsStored) return 0;
     if (how == Operand::kDecode || how == Operand::kRound) return aligned_bytes(count * 2);
+    if (how == Operand::kSplit) return 3 * part_bytes(x);
     const bool decodes_first = how == Operand::kToFloat && x.format != nullptr;
     return aligned_bytes(count * 4) + (decodes_first ? aligned_bytes(count * 2) : 0);
   }
@@ -179,6 +196,12 @@ class Product {
       return y;
     };
     if (how == Operand::kDecode) return decoded();
+    if (how == Operand::kSplit) {
+      auto* y = reinterpret_cast<bf16*>(workspace.bytes(3 * part_bytes(x)));
+      split_floats(static_cast<const float*>(x.data), count, y, part_bytes(x) / 2,
+                   context().stream());
+      return y;
+    }
     if (how == Operand::kRound) {
       auto* y = reinterpret_cast<bf16*>(workspace.bytes(count * 2));
       round_to_bf16(x, y, context().stream());
