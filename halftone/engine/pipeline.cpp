@@ -1,6 +1,7 @@
 #include "halftone/engine/pipeline.h"
 
 #include <algorithm>
+#include <set>
 
 #include "halftone/base/error.h"
 #include "halftone/models/float_values.h"
@@ -130,8 +131,18 @@ ModelMemory Pipeline::plan(const Shape& latents, const SamplerGraph& sampler,
   }
   add_weights(model_->denoiser_part().weights(), memory);
   add_weights(model_->codec_part().weights(), memory);
+  const bool on_device = model_->options().stream.device != nullptr;
+  std::set<const Program*> seen;
   const auto consider = [&](const Entry& entry) {
     const MemoryUse& use = entry.program->memory();
+    if (on_device) {  // results lie among the values, and inputs of all programs stay
+      if (seen.insert(entry.program.get()).second) memory.borders += use.resident;
+      if (use.arena + use.workspace > memory.arena + memory.workspace) {
+        memory.arena = use.arena;
+        memory.workspace = use.workspace;
+      }
+      return;
+    }
     if (use.working() > memory.arena + memory.workspace + memory.borders) {
       memory.arena = use.arena;
       memory.workspace = use.workspace;
@@ -158,6 +169,10 @@ ModelMemory Pipeline::plan(const Shape& latents, const SamplerGraph& sampler,
   consider(denoiser_program(shape, {false, sampler}, slots));
   consider(decoder_program({1, latents[1], latents[2], latents[3]}));
   arena_->expect(memory.arena + memory.workspace);
+  if (on_device) {  // of jobs: latents, and what the sampler remembers
+    const int64_t latent_bytes = latents.numel() * static_cast<int64_t>(sizeof(float));
+    memory.borders += sampler.jobs * (1 + static_cast<int64_t>(sampler.memories)) * latent_bytes;
+  }
   return memory;
 }
 

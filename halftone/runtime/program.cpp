@@ -149,6 +149,14 @@ Program::Program(std::shared_ptr<const Graph> graph, const Weights& weights,
       memory_.borders += value.shape().checked_bytes(value.dtype()).value();
     }
   }
+  const auto stays = [&](int id) {
+    const ValueType& type = graph_->values()[id].type;
+    memory_.resident += type.shape.checked_bytes(type.dtype).value();
+  };
+  for (const auto& [name, value] : graph_->inputs()) stays(value.id());
+  for (size_t id = 0; id < graph_->values().size(); ++id) {
+    if (graph_->values()[id].source == Source::kConstant) stays(static_cast<int>(id));
+  }
   for (const auto& [name, value] : graph_->states()) {
     memory_.states += value.shape().checked_bytes(value.dtype()).value();
   }

@@ -21,6 +21,7 @@ struct MemoryUse {
   int64_t workspace = 0;  // scratch memory of kernels
   int64_t borders = 0;    // tensors that are given to a run and come back from it
   int64_t states = 0;     // values that are kept between runs
+  int64_t resident = 0;   // on a device: inputs and constants, which stay there from run to run
   int64_t working() const { return arena + workspace + borders + states; }
   int64_t peak() const { return weights + working(); }
 };

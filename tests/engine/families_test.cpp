@@ -242,5 +242,26 @@ TEST_P(EveryFamily, LatentsStayOnTheDevice) {
   }
 }
 
+// By every byte that is asked of it: weights, values, scratch, inputs of all programs, latents.
+TEST_P(EveryFamily, DeviceMemoryIsWhatWasPlanned) {
+  for (const int64_t batch : {1, 3}) {
+    test::FakeDevice device;
+    LoadOptions options;
+    options.kernels = &cpu_kernels();
+    options.stream = {2, &device};
+    const auto pipeline = load(options);
+    GenerateRequest r = request();
+    r.guidance = GetParam().guidance;
+    r.scheduler = with_scheduler(pipeline->model().sampling().scheduler, "dpm++-2m");
+    r.count = 2 * batch;
+    r.batch = batch;
+    const auto planned = static_cast<double>(plan_generate(*pipeline, r).peak());
+    generate(*pipeline, r, kSilent);
+    EXPECT_NEAR(static_cast<double>(device.most_held), planned,
+                0.01 * planned + (64 << 10))  // weights begin at multiples of 256 bytes
+        << batch;
+  }
+}
+
 }  // namespace
 }  // namespace halftone

@@ -11,10 +11,16 @@ namespace halftone::test {
 class FakeDevice final : public DeviceContext {
  public:
   Device device() const override { return {DeviceKind::kCuda, 7}; }
-  DeviceMemoryInfo memory() const override { return {1 << 20, 1 << 20}; }
+  DeviceMemoryInfo memory() const override { return {1 << 20, 1 << 20, *held, most_held}; }
+  void forget_most_held() override { most_held = *held; }
 
-  std::shared_ptr<Storage> allocate(int64_t bytes, const std::string&) override {
-    return std::make_shared<Memory>(Storage::allocate(std::max<int64_t>(bytes, 1)), device());
+  std::shared_ptr<Storage> allocate(int64_t bytes, const std::string& purpose) override {
+    if (on_allocate) on_allocate(bytes, purpose);
+    *held += bytes;
+    most_held = std::max<int64_t>(most_held, *held);
+    return std::make_shared<Memory>(
+        Storage::allocate(std::max<int64_t>(bytes, 1)), device(),
+        std::shared_ptr<void>(nullptr, [h = held, bytes](void*) { *h -= bytes; }));
   }
   void upload(std::byte* to, std::span<const std::byte> from) override {
     ++uploads;
@@ -41,17 +47,23 @@ class FakeDevice final : public DeviceContext {
   }
   double mark() override { return 1; }
 
+  std::function<void(int64_t, const std::string&)> on_allocate;
+  std::shared_ptr<int64_t> held = std::make_shared<int64_t>(0);
+  int64_t most_held = 0;
   bool refuse_to_record = false;
   int uploads = 0, downloads = 0, copies = 0, recordings = 0, replays = 0;
 
  private:
   class Memory final : public Storage {
    public:
-    Memory(std::shared_ptr<Storage> host, Device device)
-        : Storage(host->address(), host->size(), false, device), host_(std::move(host)) {}
+    Memory(std::shared_ptr<Storage> host, Device device, std::shared_ptr<void> counted)
+        : Storage(host->address(), host->size(), false, device),
+          host_(std::move(host)),
+          counted_(std::move(counted)) {}
 
    private:
     std::shared_ptr<Storage> host_;
+    std::shared_ptr<void> counted_;
   };
   class Replay final : public Recording {
    public:
