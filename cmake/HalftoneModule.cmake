@@ -39,7 +39,6 @@ function(halftone_test name)
   add_executable(${name}_test ${ARG_SOURCES})
   halftone_options(${name}_test)
   # What is tested is optimized; what tests it need not be, and compiles in two thirds of the time.
-  # What is tested is optimized as it ships; the tests themselves take longer to compile than to run.
   target_compile_options(${name}_test PRIVATE
     $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>
     $<$<AND:$<CONFIG:RelWithDebInfo>,$<COMPILE_LANGUAGE:CXX>>:-O0>)

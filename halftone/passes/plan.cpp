@@ -25,9 +25,9 @@ int64_t bytes_of(const ValueType& type) {
   return quantized_layout(*type.quantized, rows, cols, batch_items(type.shape)).bytes;
 }
 
-// Nodes that some output of the graph needs.
-std::vector<bool> used_nodes(const Graph& graph) {
-  std::vector<bool> needed = graph.results(), used(graph.nodes().size(), false);
+// Nodes that some output of the graph needs; `needed` becomes true for the values that these read.
+std::vector<bool> used_nodes(const Graph& graph, std::vector<bool>& needed) {
+  std::vector<bool> used(graph.nodes().size(), false);
   for (size_t i = graph.nodes().size(); i-- > 0;) {
     const Node& node = graph.nodes()[i];
     used[i] =
@@ -36,6 +36,11 @@ std::vector<bool> used_nodes(const Graph& graph) {
     for (const int id : node.inputs) needed[id] = true;
   }
   return used;
+}
+
+// Kernels of these leave out a result that has no place.
+bool leaves_out_results(Op op) {
+  return op == Op::kRmsNormGrad || op == Op::kGroupNormGrad || op == Op::kPadRowsGrad;
 }
 
 // Columns [begin, end) of [B, T, C] whose readers are all attention, perhaps as [B, T, H, D].
@@ -173,7 +178,8 @@ MemoryPlan plan_memory(const Graph& graph, bool strided_attention) {
   MemoryPlan plan;
   plan.offset.assign(count, MemoryPlan::kOutside);
   plan.token_stride.assign(count, 0);
-  plan.runs = used_nodes(graph);
+  std::vector<bool> needed = graph.results();
+  plan.runs = used_nodes(graph, needed);
   Sharing sharing(graph, plan);
   const AttentionColumns columns(graph);
 
@@ -197,7 +203,7 @@ MemoryPlan plan_memory(const Graph& graph, bool strided_attention) {
     }
     for (const int id : node.inputs) lifetimes[plan.storage[id]].last = i;
     for (const int id : node.outputs) {
-      if (plan.storage[id] != id) continue;
+      if (plan.storage[id] != id || (!needed[id] && leaves_out_results(node.op))) continue;
       const int64_t bytes = bytes_of(graph.values()[id].type);
       lifetimes[id] = {id, (bytes + kAlignment - 1) / kAlignment * kAlignment, i, i};
     }

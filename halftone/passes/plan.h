@@ -9,7 +9,8 @@
 namespace halftone {
 
 struct MemoryPlan {
-  static constexpr int64_t kOutside = -1;  // inputs, weights and constants
+  static constexpr int64_t kOutside = -1;  // inputs, weights and constants; gradients of frozen
+                                           // weights, which nobody reads and nobody computes
 
   std::vector<int64_t> offset;        // per value, in the arena
   std::vector<int> storage;           // per value, the one whose bytes it shares (itself, mostly)

@@ -85,7 +85,10 @@ void for_each_launch(const Graph& graph, const MemoryPlan& plan, const std::map<
     in.clear();
     out.clear();
     for (const int id : node.inputs) in.push_back(view(id));
-    for (const int id : node.outputs) out.push_back(view_at(graph.values()[id].type, &somewhere));
+    for (const int id : node.outputs) {
+      const bool is_left_out = plan.offset[id] == MemoryPlan::kOutside;
+      out.push_back(view_at(graph.values()[id].type, is_left_out ? nullptr : &somewhere));
+    }
     visit(node, in, out);
   }
 }
@@ -326,7 +329,9 @@ ConstView Program::const_view(int id) const {
 }
 
 View Program::view(int id) const {
-  return view_at(graph_->values()[id].type, memory_start_ + plan_.offset[id]);
+  const ValueType& type = graph_->values()[id].type;
+  if (plan_.offset[id] == MemoryPlan::kOutside) return {nullptr, type.dtype, type.shape};
+  return view_at(type, memory_start_ + plan_.offset[id]);
 }
 
 void Program::launch_all() {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "halftone/base/error.h"
+#include "halftone/passes/autodiff.h"
 #include "halftone/passes/fuse.h"
 #include "tests/support/errors.h"
 #include "tests/support/fake_device.h"
@@ -38,6 +39,32 @@ TEST(Plan, ReshapesShareBytesAndUnusedNodesAreNotRun) {
   const MemoryPlan plan = plan_memory(*graph);
   EXPECT_EQ(plan.arena_bytes, 256);
   EXPECT_EQ(plan.runs, (std::vector<bool>{true, false, false}));  // a reshape computes nothing
+}
+
+TEST(Plan, GradientsOfFrozenWeightsAreNotComputed) {
+  auto graph = std::make_shared<Graph>();
+  const Value x = graph->input("x", {{4, 64}, DType::kF32, {}});
+  const Value w = graph->input("w", {{64}, DType::kF32, {}});
+  const Value loss = sum_to(rms_norm(x, w, 1e-5f), {1});
+  const Value wrt[] = {x};
+  graph->output("dx", differentiate(loss, wrt)[0]);
+  const MemoryPlan plan = plan_memory(*graph);
+  int left_out = 0;
+  for (const Node& node : graph->nodes()) {
+    if (node.op != Op::kRmsNormGrad) continue;
+    EXPECT_NE(plan.offset[node.outputs[0]], MemoryPlan::kOutside);
+    left_out += plan.offset[node.outputs[1]] == MemoryPlan::kOutside;
+  }
+  EXPECT_EQ(left_out, 1);
+  const std::map<std::string, Tensor> inputs = {{"x", test::random_tensor({4, 64}, 1)},
+                                                {"w", test::random_tensor({64}, 2)}};
+  for (const Kernels* kernels : {&cpu_scalar_kernels(), &cpu_kernels()}) {
+    const auto dx = Program(graph, {}, *kernels, {}).run(inputs).at("dx");
+    // Along x nothing changes, but for eps.
+    double along = 0;
+    for (int64_t i = 0; i < 64; ++i) along += dx.as<float>()[i] * inputs.at("x").as<float>()[i];
+    EXPECT_NEAR(along, 0, 1e-3);
+  }
 }
 
 // Pieces are computed where a concat puts them, and parts are read where they lie.

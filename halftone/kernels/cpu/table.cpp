@@ -16,6 +16,8 @@ const Kernels& cpu_kernels() {
     table.name = "plain";
     fast::fill_elementwise(table);
     fast::fill_norms(table);
+    fast::fill_norm_grads(table);
+    fast::fill_sums(table);
     fast::fill_tokens(table);
     fast::fill_fused(table);
 #if defined(HALFTONE_DNNL)

@@ -245,6 +245,7 @@ void fill_products(Kernels& table) {
                        }});
   fill_convolution(table);
   fill_attention(table);
+  fill_attention_grad(table);
 }
 
 }  // namespace halftone::fast

@@ -107,10 +107,13 @@ class RowBuffers {
 void fill_elementwise(Kernels& table);
 void fill_norms(Kernels& table);
 void fill_tokens(Kernels& table);
+void fill_norm_grads(Kernels& table);
+void fill_sums(Kernels& table);
 void fill_fused(Kernels& table);
 // Where the build has oneDNN.
 void fill_products(Kernels& table);
 void fill_convolution(Kernels& table);
 void fill_attention(Kernels& table);
+void fill_attention_grad(Kernels& table);
 
 }  // namespace halftone::fast
