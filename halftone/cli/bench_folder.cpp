@@ -26,8 +26,8 @@ using nlohmann::ordered_json;
 // Matrices of unit gain; weights of norms near 1, and everything else near 0.
 Tensor random_weight(const std::string& name, const Shape& shape, uint64_t seed) {
   if (shape.rank() >= 2) {
-    const auto inputs = static_cast<float>(shape.numel() / shape[0]);
-    return random_values(DType::kBF16, shape, seed, 1 / std::sqrt(inputs));
+    const int64_t inputs = shape.numel() / shape[0];
+    return random_values(DType::kBF16, shape, seed, 1 / std::sqrt(static_cast<float>(inputs)));
   }
   constexpr float kNear = 0.05f;
   Tensor values = random_values(DType::kBF16, shape, seed, kNear);

@@ -36,7 +36,7 @@ Coded code_of(ElementType element, float x) {
 class RowRounder {
  public:
   RowRounder(const Format& format, float tensor_scale, const ErrorSpread& spread)
-      : format_(format), tensor_scale_(tensor_scale), cols_(spread.size()), spread_(spread) {}
+      : format_(format), tensor_scale_(tensor_scale), cols_(spread.size()) {}
 
   // Of one row: what it is by now, what it was, and where codes and scales go.
   struct Row {
@@ -124,7 +124,6 @@ class RowRounder {
   const Format& format_;
   float tensor_scale_;
   int64_t cols_;
-  const ErrorSpread& spread_;
 };
 
 // Where rows of a weight go.
