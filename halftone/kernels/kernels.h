@@ -115,6 +115,7 @@ struct Kernels {
   Kernel<PadRowsArgs> pad_rows;
   Kernel<PadRowsGradArgs> pad_rows_grad;
   Kernel<GaussianArgs> gaussian;
+  Kernel<AdamWArgs> adamw;
   Kernel<Upsample2xArgs> upsample2x, upsample2x_grad;
 
   // Not in the reference table, for which the unfused graph is the definition.

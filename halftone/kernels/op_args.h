@@ -161,6 +161,14 @@ struct AttentionGradArgs {
   ConstView dy, q, k, v, lengths;
   View dq, dk, dv;
 };
+// One step of AdamW on all of F32 [N], as PyTorch has it.
+struct AdamWArgs {
+  float learning_rate = 1e-4f, beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0.01f;
+  int64_t step = 1;          // from 1 on
+  float gradient_scale = 1;  // of clipping, and of a mean over several gradients
+  ConstView gradients;
+  View parameters, first, second;  // first and second: moments of gradients
+};
 struct GaussianArgs {
   ConstView keys;  // I32 [rows, 4]
   View y;          // F32 [rows, ...]

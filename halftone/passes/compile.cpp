@@ -3,6 +3,7 @@
 #include "halftone/passes/fuse.h"
 #include "halftone/passes/gelu.h"
 #include "halftone/passes/lower.h"
+#include "halftone/passes/rewrite.h"
 #include "halftone/passes/swizzle.h"
 
 namespace halftone {
@@ -20,6 +21,10 @@ CompiledGraph compile(const Graph& graph, const CompileOptions& options, const K
     QuantizedGraph quantized = quantize_linears(*from, *options.recipe);
     result.report = std::move(quantized.report);
     then(std::move(quantized.graph));
+  }
+  if (options.extend) {
+    if (from == &graph) then(rewrite(graph, {}));
+    options.extend(*result.graph);
   }
   then(lower(*from));
   if (!options.optimize) return result;

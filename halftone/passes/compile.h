@@ -2,6 +2,7 @@
 // knows which passes there are, and their order.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -16,8 +17,10 @@ namespace halftone {
 struct CompileOptions {
   std::vector<LoraSites> lora;           // adapters to put beside linears
   std::optional<QuantizeRecipe> recipe;  // linears to run in low precision
-  bool optimize = true;                  // otherwise node by node, as the model was written
-  CanStack can_stack;                    // empty: all weights of one type
+  // What is added behind the linears once these have their formats: a loss and its gradients.
+  std::function<void(Graph&)> extend;
+  bool optimize = true;  // otherwise node by node, as the model was written
+  CanStack can_stack;    // empty: all weights of one type
 };
 
 struct CompiledGraph {

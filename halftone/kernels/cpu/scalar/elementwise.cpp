@@ -131,6 +131,25 @@ void upsample2x_grad(const Upsample2xArgs& args, Stream) {
   write(args.y, dx);
 }
 
+void adamw(const AdamWArgs& args, Stream) {
+  auto p = read({args.parameters.data, args.parameters.dtype, args.parameters.shape});
+  auto first = read({args.first.data, args.first.dtype, args.first.shape});
+  auto second = read({args.second.data, args.second.dtype, args.second.shape});
+  const auto gradients = read(args.gradients);
+  const double b1 = args.beta1, b2 = args.beta2, step = static_cast<double>(args.step);
+  for (size_t i = 0; i < p.size(); ++i) {
+    const double g = gradients[i] * args.gradient_scale;
+    p[i] *= 1 - static_cast<double>(args.learning_rate) * args.weight_decay;
+    first[i] = b1 * first[i] + (1 - b1) * g;
+    second[i] = b2 * second[i] + (1 - b2) * g * g;
+    const double m = first[i] / (1 - std::pow(b1, step)), v = second[i] / (1 - std::pow(b2, step));
+    p[i] -= args.learning_rate * m / (std::sqrt(v) + args.eps);
+  }
+  write(args.parameters, p);
+  write(args.first, first);
+  write(args.second, second);
+}
+
 }  // namespace
 
 void fill_elementwise(Kernels& table) {
@@ -140,6 +159,7 @@ void fill_elementwise(Kernels& table) {
     }
   });
   table.binary = always(binary);
+  table.adamw = always(adamw);
   table.affine = always(affine);
   table.unary = always(unary);
   table.silu_mul = always(silu_mul);

@@ -1,0 +1,214 @@
+// A whole training run against PyTorch, diffusers and PEFT: the loss of every step, the first
+// gradients and where the parameters end.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "halftone/io/json.h"
+#include "halftone/io/safetensors_file.h"
+#include "halftone/models/families.h"
+#include "halftone/passes/compile.h"
+#include "halftone/training/parameters.h"
+#include "halftone/training/train_graph.h"
+#include "tests/support/backend.h"
+#include "tests/support/procedural.h"
+#include "tests/support/run_graph.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_zimage.h"
+
+namespace halftone {
+namespace {
+
+using test::floats;
+using test::relative_error;
+
+class ZImageTraining : public testing::TestWithParam<bool> {
+ protected:
+  ZImageTraining()
+      : fixture_(std::filesystem::path(HALFTONE_TEST_DATA) / "zimage" / "train.safetensors"),
+        case_(parse_json(fixture_.metadata().at("case"), "fixture")) {
+    auto description = test::one_layer_zimage();
+    description["transformer"] = case_["config"];
+    const std::filesystem::path data = HALFTONE_TEST_DATA;
+    test::write_zimage_folder(dir_ / "model", description, data / "tokenizer" / "tokenizer.json");
+    denoiser_ = find_model(dir_ / "model").family->denoiser({dir_ / "model", {}});
+    for (const int64_t length : case_["captions"]) lengths_.push_back(length);
+    latents_ = {16, case_["size"][0].get<int64_t>(), case_["size"][1].get<int64_t>()};
+    shape_ = denoiser_->shape(latents_, lengths_);
+  }
+
+  // PEFT's name of a weight of an adapter's module.
+  static std::string peft_name(const std::string& weight, const char* which) {
+    return weight.substr(0, weight.size() - std::string(".weight").size()) + "." + which +
+           ".weight";
+  }
+
+  // Adapters beside the linears of all blocks, at values that the fixture knows, too.
+  void attach(const Graph& graph) {
+    const int64_t rank = case_["rank"];
+    sites_.rank = rank;
+    for (const auto& [name, value] : graph.weights()) {
+      const bool block =
+          name.find("layers.") != std::string::npos || name.find("refiner.") != std::string::npos;
+      const bool linear = name.find(".attention.to_") != std::string::npos ||
+                          name.find(".feed_forward.w") != std::string::npos;
+      if (!block || !linear) continue;
+      sites_.weights.insert(name);
+      const std::pair<std::string, std::string> down{lora_down_name(name),
+                                                     peft_name(name, "lora_A")};
+      const std::pair<std::string, std::string> up{lora_up_name(name), peft_name(name, "lora_B")};
+      peft_.insert({down, up});
+      initial_.emplace(
+          down.first, test::procedural_uniform("train." + down.second, {rank, value.dim(1)}, 0.2f));
+      initial_.emplace(up.first,
+                       test::procedural_uniform("train." + up.second, {value.dim(0), rank}, 0.02f));
+    }
+  }
+
+  std::map<std::string, Tensor> inputs_of(int step) const {
+    const auto rows = static_cast<int64_t>(lengths_.size());
+    const Shape shape{rows, latents_[0], latents_[1], latents_[2]};
+    const float unit = std::sqrt(3.0f);
+    const Tensor x = test::procedural_uniform(fmt::format("train.x.{}", step % 4), shape, unit);
+    const Tensor noise = test::procedural_uniform(fmt::format("train.noise.{}", step), shape, unit);
+    const Tensor u = test::procedural_uniform(fmt::format("train.sigma.{}", step), {rows}, 1.0f);
+    std::vector<Condition> conditions;
+    std::vector<const Condition*> pointers;
+    for (size_t i = 0; i < lengths_.size(); ++i) {
+      conditions.push_back(
+          {{"text", test::procedural_uniform(fmt::format("train.caption.{}.{}", step % 4, i),
+                                             {lengths_[i], denoiser_->text_features()}, unit)}});
+    }
+    for (const Condition& condition : conditions) pointers.push_back(&condition);
+    auto inputs = denoiser_->inputs(shape_, pointers);
+    Tensor noisy = Tensor::empty(DType::kF32, shape), target = Tensor::empty(DType::kF32, shape);
+    Tensor time = Tensor::empty(DType::kF32, {rows});
+    const int64_t per_row = shape.numel() / rows;
+    for (int64_t r = 0; r < rows; ++r) {
+      SamplerStep at;
+      at.sigma = u.as<float>()[r] * 0.45f + 0.5f;
+      time.mutable_as<float>()[r] = denoiser_->time(at);
+      for (int64_t i = r * per_row; i < (r + 1) * per_row; ++i) {
+        const float clean = x.as<float>()[i], n = noise.as<float>()[i];
+        const auto sigma = static_cast<float>(at.sigma);
+        noisy.mutable_as<float>()[i] = (1 - sigma) * clean + sigma * n;
+        target.mutable_as<float>()[i] = n - clean;
+      }
+    }
+    Tensor ones = Tensor::empty(DType::kF32, {rows});
+    Tensor strength = Tensor::empty(DType::kF32, {rows, sites_.rank});
+    std::ranges::fill(ones.mutable_as<float>(), 1.0f);
+    std::ranges::fill(strength.mutable_as<float>(),
+                      case_["alpha"].get<float>() / static_cast<float>(sites_.rank));
+    inputs["latents"] = noisy;
+    inputs["time"] = time;
+    inputs["target"] = target;
+    inputs["loss_weight"] = ones;
+    inputs[lora_strength_name(0)] = strength;
+    return inputs;
+  }
+
+  std::vector<float> expected(const std::string& name) const {
+    return floats(fixture_.tensor(name));
+  }
+  int expect_near(const std::map<std::string, Tensor>& got, const char* kind,
+                  double tolerance) const {
+    int compared = 0;
+    for (const auto& [name, tensor] : got) {
+      const std::string stored = fmt::format("{}.{}", kind, peft_.at(name));
+      if (fixture_.find(stored) == nullptr) continue;
+      EXPECT_LE(relative_error(floats(tensor), expected(stored)), tolerance) << stored;
+      ++compared;
+    }
+    return compared;
+  }
+
+  const test::TempDir dir_;
+  SafetensorsFile fixture_;
+  nlohmann::json case_;
+  std::unique_ptr<Denoiser> denoiser_;
+  std::vector<int64_t> lengths_;
+  Shape latents_;
+  DenoiserShape shape_;
+  LoraSites sites_;
+  std::map<std::string, std::string> peft_;  // our names -> PEFT's
+  std::map<std::string, Tensor> initial_;
+};
+INSTANTIATE_TEST_SUITE_P(, ZImageTraining, testing::Bool(),
+                         [](const auto& tested) { return tested.param ? "compiled" : "plain"; });
+
+TEST_P(ZImageTraining, FollowsPyTorchStepByStep) {
+  const auto plain = denoiser_->build(shape_, {});
+  attach(*plain);
+  EXPECT_EQ(initial_.size(), 56u);
+  std::vector<std::string> trained;
+  for (const auto& [name, tensor] : initial_) trained.push_back(name);
+  const Stream stream = test::tested_stream();
+  CompileOptions how;
+  how.lora = {sites_};
+  how.extend = [&](Graph& graph) { add_loss(graph, trained); };
+  how.optimize = GetParam();
+  const auto graph = compile(*plain, how, test::tested_kernels(), stream).graph;
+
+  Parameters parameters(initial_, test::tested_kernels(), stream);
+  Weights weights = test::procedural_weights(*plain);
+  if (stream.device != nullptr) weights = to_device(weights, {}, *stream.device);
+  weights.insert(parameters.weights().begin(), parameters.weights().end());
+  Program program(graph, weights, test::tested_kernels(), stream);
+  const auto& adamw = case_["adamw"];
+  AdamWArgs rule;
+  rule.learning_rate = adamw["lr"];
+  rule.beta1 = adamw["betas"][0];
+  rule.beta2 = adamw["betas"][1];
+  rule.eps = adamw["eps"];
+  rule.weight_decay = adamw["weight_decay"];
+  const auto losses = expected("losses");
+  for (size_t step = 0; step < losses.size(); ++step) {
+    const float loss = program.run(inputs_of(static_cast<int>(step))).at("loss").as<float>()[0];
+    EXPECT_NEAR(loss, losses[step], 1e-4 * losses[step]) << "step " << step;
+    parameters.take_gradients(program, /*add=*/false);
+    if (step == 0) {
+      EXPECT_GE(expect_near(parameters.gradients(), "grad", 1e-4), 8);
+    }
+    rule.step = static_cast<int64_t>(step) + 1;
+    parameters.step(rule);
+  }
+  EXPECT_LT(losses.back(), 0.95 * losses.front());
+  EXPECT_GE(expect_near(parameters.values(), "final", 2e-3), 8);
+}
+
+// Two halves of a batch, added and scaled, are the batch.
+TEST_P(ZImageTraining, GradientsAddUp) {
+  const auto plain = denoiser_->build(shape_, {});
+  attach(*plain);
+  std::vector<std::string> trained;
+  for (const auto& [name, tensor] : initial_) trained.push_back(name);
+  const Stream stream = test::tested_stream();
+  CompileOptions how;
+  how.lora = {sites_};
+  how.extend = [&](Graph& graph) { add_loss(graph, trained); };
+  how.optimize = GetParam();
+  Parameters parameters(initial_, test::tested_kernels(), stream);
+  Weights weights = test::procedural_weights(*plain);
+  if (stream.device != nullptr) weights = to_device(weights, {}, *stream.device);
+  weights.insert(parameters.weights().begin(), parameters.weights().end());
+  Program program(compile(*plain, how, test::tested_kernels(), stream).graph, weights,
+                  test::tested_kernels(), stream);
+  auto inputs = inputs_of(0);
+  program.run(inputs);
+  parameters.take_gradients(program, false);
+  const auto whole = parameters.gradients();
+  for (const int64_t row : {0, 1}) {
+    Tensor mask = Tensor::zeros(DType::kF32, {2});
+    mask.mutable_as<float>()[row] = 1;
+    inputs["loss_weight"] = mask;
+    program.run(inputs);
+    parameters.take_gradients(program, row == 1);
+  }
+  for (const auto& [name, tensor] : parameters.gradients()) {
+    EXPECT_LE(relative_error(floats(tensor), floats(whole.at(name))), 1e-5) << name;
+  }
+}
+
+}  // namespace
+}  // namespace halftone
