@@ -11,7 +11,9 @@ std::string gradient_name(const std::string& weight) { return "gradient of " + w
 void add_loss(Graph& graph, std::span<const std::string> trained) {
   const Value sample = cast(graph.outputs().at("sample"), DType::kF32);
   const int64_t rows = sample.dim(0);
-  const Value target = graph.input("target", sample.type());
+  const auto made = graph.outputs().find("target");
+  const Value target =
+      made != graph.outputs().end() ? made->second : graph.input("target", sample.type());
   const Value by_row = graph.input("loss_weight", {{rows}, DType::kF32, {}});
   std::vector<int64_t> dims(static_cast<size_t>(sample.rank()), 1);
   dims[0] = rows;

@@ -9,7 +9,7 @@
 namespace halftone {
 
 // The graph has the output sample [rows, ...] and weights of these names. Adds
-//   inputs   target, as sample; loss_weight [rows]
+//   inputs   target, as sample, unless the graph has an output of that name; loss_weight [rows]
 //   outputs  loss [1]: the mean over rows of loss_weight times a row's mean squared difference;
 //            and of each weight its gradient, under gradient_name
 // For CompileOptions::extend: linears have their formats by then, and gradients go through them.

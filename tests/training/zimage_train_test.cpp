@@ -8,6 +8,7 @@
 #include "halftone/io/safetensors_file.h"
 #include "halftone/models/families.h"
 #include "halftone/passes/compile.h"
+#include "halftone/training/lora_output.h"
 #include "halftone/training/parameters.h"
 #include "halftone/training/train_graph.h"
 #include "tests/support/backend.h"
@@ -207,6 +208,34 @@ TEST_P(ZImageTraining, GradientsAddUp) {
   }
   for (const auto& [name, tensor] : parameters.gradients()) {
     EXPECT_LE(relative_error(floats(tensor), floats(whole.at(name))), 1e-5) << name;
+  }
+}
+
+// What is written is read again as any adapter is, with its strength in B.
+TEST_P(ZImageTraining, AdaptersAreWrittenForOthers) {
+  const auto plain = denoiser_->build(shape_, {});
+  attach(*plain);
+  TrainedLora lora;
+  lora.strength = 1.5f;
+  for (const std::string& weight : sites_.weights) {
+    lora.modules[weight] = {initial_.at(lora_down_name(weight)), initial_.at(lora_up_name(weight))};
+  }
+  const LoraNaming naming = GetParam() ? LoraNaming::kComfyUi : LoraNaming::kDiffusers;
+  const std::filesystem::path file = dir_ / "trained.safetensors";
+  write_lora(file, lora, naming, DType::kF32, {{"halftone.base", "a model"}});
+  const SafetensorsFile written(file);
+  EXPECT_EQ(written.metadata().at("halftone.base"), "a model");
+  EXPECT_NE(written.find(GetParam() ? "diffusion_model.layers.0.attention.to_q.lora_A.weight"
+                                    : "transformer.layers.0.attention.to_q.lora_A.weight"),
+            nullptr);
+  const LoraAdapter read = LoraAdapter::load(file, denoiser_->lora_targets(*plain));
+  EXPECT_EQ(read.report().matched, 28);
+  EXPECT_TRUE(read.report().unmatched.empty());
+  for (const auto& [weight, module] : read.modules()) {
+    EXPECT_EQ(floats(module.down), floats(lora.modules.at(weight).down)) << weight;
+    auto up = floats(lora.modules.at(weight).up);
+    for (float& v : up) v *= 1.5f;
+    EXPECT_EQ(floats(module.up), up) << weight;
   }
 }
 
