@@ -1,5 +1,6 @@
 #include "halftone/training/parameters.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "halftone/base/error.h"
@@ -85,6 +86,28 @@ void Parameters::take_gradients(const Program& program, bool add) {
   kernels_.binary.launch(
       {BinaryFunction::kAdd, const_view_of(gradients_), const_view_of(more_), view_of(gradients_)},
       stream_);
+}
+
+double Parameters::gradient_norm() {
+  const DeviceGuard guard(stream_.device);
+  if (!more_.defined()) more_ = allocate("gradients");
+  if (!sum_.defined()) {
+    constexpr int64_t kBytes = sizeof(float);
+    const auto memory = stream_.device != nullptr ? stream_.device->allocate(kBytes, "a sum")
+                                                  : Storage::allocate(kBytes);
+    sum_ = Tensor(memory, 0, DType::kF32, {1});
+  }
+  const ConstView all = const_view_of(gradients_);
+  kernels_.binary.launch({BinaryFunction::kMul, all, all, view_of(more_)}, stream_);
+  kernels_.sum_to.launch({const_view_of(more_), view_of(sum_)}, stream_);
+  float squares = 0;
+  const std::span<std::byte> bytes(reinterpret_cast<std::byte*>(&squares), sizeof squares);
+  if (stream_.device != nullptr) {
+    stream_.device->download(bytes, sum_.address());
+  } else {
+    std::memcpy(bytes.data(), sum_.address(), bytes.size());
+  }
+  return std::sqrt(static_cast<double>(squares));
 }
 
 void Parameters::step(AdamWArgs how) {

@@ -25,6 +25,8 @@ class Parameters {
   void take_gradients(const Program& program, bool add);
   std::map<std::string, Tensor> gradients() const;  // copies in the CPU's memory
 
+  double gradient_norm();  // of all of them together
+
   // `how` without its views.
   void step(AdamWArgs how);
 
@@ -42,7 +44,8 @@ class Parameters {
   std::map<std::string, Place> places_;
   int64_t count_ = 0;
   Tensor values_, gradients_, first_, second_;
-  Tensor more_;  // gradients on their way to being added, where that is asked for
+  Tensor more_;  // gradients on their way to being added, and their squares
+  Tensor sum_;   // [1]
   Weights weights_;
 };
 

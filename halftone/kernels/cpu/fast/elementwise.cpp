@@ -196,6 +196,18 @@ void upsample2x(const Upsample2xArgs& args, Stream stream) {
   });
 }
 
+void fill(const FillArgs& args, Stream stream) {
+  const auto value = static_cast<float>(args.value);
+  parallel_for(
+      stream.threads, args.y.shape.numel(), kValuesPerThread, [&](int64_t begin, int64_t end) {
+        if (args.y.dtype == DType::kF32) {
+          std::fill_n(static_cast<float*>(args.y.data) + begin, end - begin, value);
+        } else {
+          std::fill_n(static_cast<bf16*>(args.y.data) + begin, end - begin, to_bf16(value));
+        }
+      });
+}
+
 void adamw(const AdamWArgs& args, Stream stream) {
   const AdamWFactors factors = adamw_factors(args);
   const auto* g = static_cast<const float*>(args.gradients.data);
@@ -223,6 +235,7 @@ void fill_elementwise(Kernels& table) {
                          return is_real(a.a.dtype) && is_real(a.b.dtype) && is_real(a.y.dtype);
                        },
                        binary});
+  table.fill.prefer({[](const FillArgs& a) { return is_real(a.y.dtype); }, fill});
   table.adamw.prefer({is_all_f32, adamw});
   table.affine.prefer({[](const AffineArgs& a) { return is_real(a.x.dtype); }, map_affine});
   table.unary.prefer({[](const UnaryArgs& a) { return is_real(a.x.dtype); }, map_unary});
