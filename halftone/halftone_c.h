@@ -122,7 +122,7 @@ typedef struct halftone_request {
   size_t size;            // set by init
   const char* prompt;     // needed
   const char* negative;   // what to avoid; needs guidance
-  const char* scheduler;  // "euler", "dpm++", ...; NULL: the model's own
+  const char* scheduler;  // "flow-euler", "dpm++-2m", "unipc", ...; NULL: the model's own
   int64_t width, height;  // pixels
   int32_t steps;          // 1 .. 1000
   float guidance;         // 0 .. 100

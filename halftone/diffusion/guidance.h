@@ -18,7 +18,7 @@ enum class GuidanceRule : uint8_t {
 inline bool is_guided(GuidanceRule rule, float strength) {
   return rule == GuidanceRule::kFromPrompt
              ? strength != 0
-             : rule == GuidanceRule::kFromNegative && strength != 0 && strength != 1;
+             : rule == GuidanceRule::kFromNegative && strength > 1;  // as diffusers has it
 }
 
 // strength is broadcast against the predictions: one per row.

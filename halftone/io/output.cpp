@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "halftone/base/error.h"
@@ -152,6 +154,23 @@ void keep_others(const fs::path& before, const fs::path& now,
   }
 }
 
+// To write. Without a reader it would wait for ever, where no signal ends it: some seconds are
+// enough for one that is being started as well.
+int open_pipe(const fs::path& path) {
+  constexpr int kTries = 100, kMilliseconds = 50;
+  for (int i = 0; i < kTries; ++i) {
+    const int fd = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd >= 0) {
+      ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+      return fd;
+    }
+    if (errno != ENXIO) return fd;
+    std::this_thread::sleep_for(std::chrono::milliseconds(kMilliseconds));
+  }
+  errno = ENXIO;
+  return -1;
+}
+
 }  // namespace
 
 void check_output_file(const fs::path& given) {
@@ -264,7 +283,8 @@ OutputFile::OutputFile(const fs::path& path, Access access) : name_(path.string(
     return;
   }
   if (access == Access::kRandom) throw Error(ErrorCode::kIo, name_, "is not a regular file");
-  fd_ = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  fd_ = fs::is_fifo(status) ? open_pipe(path) : ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd_ < 0 && errno == ENXIO) throw Error(ErrorCode::kIo, name_, "nobody reads from this pipe");
   if (fd_ < 0) fail("cannot open it", errno);
   owns_fd_ = true;
 }

@@ -5,8 +5,7 @@
 #include <cmath>
 
 #include "halftone/base/error.h"
-#include "halftone/io/safetensors_file.h"
-#include "halftone/io/safetensors_writer.h"
+#include "halftone/quantize/resume_file.h"
 
 namespace halftone {
 namespace {
@@ -46,6 +45,7 @@ class Reader {
           {prompt, step, picture("latents", prompt, step), picture("velocity", prompt, step)});
     }
     if (taken_ != file_.tensors().size()) fail("it holds tensors of something else");
+    check_resume_file(file_);
     return progress;
   }
 
@@ -161,13 +161,13 @@ void write_calibration(const fs::path& path, const std::string& fingerprint, int
     tensors.emplace_back(point_name("latents", p.prompt, p.step), p.latents);
     tensors.emplace_back(point_name("velocity", p.prompt, p.step), p.velocity);
   }
-  write_safetensors(path, tensors, {{kFingerprint, fingerprint}, {kDone, std::to_string(done)}});
+  write_resume_file(path, tensors, {{kFingerprint, fingerprint}, {kDone, std::to_string(done)}});
 }
 
 void write_losses(const fs::path& path, const std::string& fingerprint,
                   const std::vector<double>& losses) {
   const auto count = static_cast<int64_t>(losses.size());
-  write_safetensors(path, {{kLosses, tensor_of<double>(DType::kF64, {count}, losses)}},
+  write_resume_file(path, {{kLosses, tensor_of<double>(DType::kF64, {count}, losses)}},
                     {{kSearch, fingerprint}});
 }
 
@@ -191,6 +191,7 @@ std::vector<double> read_losses(const fs::path& path, const LossLayout& layout) 
   for (const double loss : losses) {
     if (!(loss >= 0 && loss <= kNoNumber)) fail(fmt::format("{} is no loss", loss));
   }
+  check_resume_file(file);
   return {losses.begin(), losses.end()};
 }
 

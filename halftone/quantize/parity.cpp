@@ -98,6 +98,26 @@ Spread spread_of_all(const Table& table, Spread::Worse worse) {
   return Spread::of(std::move(all), worse);
 }
 
+// Text states and latents of one go into the other.
+void check_comparable(const ReferenceRun& reference, const Model& model) {
+  const auto fail = [](const std::string& why) {
+    throw Error(ErrorCode::kInvalidInput, "precision", "is a folder of another model: {}", why);
+  };
+  if (reference.family != model.family().name) {
+    fail(fmt::format("{} beside {}", model.family().name, reference.family));
+  }
+  if (reference.cases.empty()) return;
+  const ReferenceCase& first = reference.cases.front();
+  const int64_t features = first.positive.at("text").shape()[-1];
+  if (features != model.denoiser().text_features()) {
+    fail(fmt::format("text states of {} beside {}", model.denoiser().text_features(), features));
+  }
+  if (first.latents.front().shape()[1] != model.denoiser().channels()) {
+    fail(fmt::format("latents of {} channels beside {}", model.denoiser().channels(),
+                     first.latents.front().shape()[1]));
+  }
+}
+
 }  // namespace
 
 int64_t reference_predictions(const ParityOptions& options) {
@@ -111,6 +131,7 @@ ReferenceRun run_reference(Pipeline& model, const SchedulerConfig& scheduler,
                            const ParityOptions& options, const ProgressFn& progress) {
   const Shape shape = model.model().latent_shape(options.width, options.height);
   ReferenceRun run;
+  run.family = model.model().family().name;
   run.schedule = schedule_for(model.model(), scheduler, options.steps, shape);
   for (const SamplerStep& step : run.schedule.steps) {
     run.sigmas.push_back(static_cast<float>(step.sigma));
@@ -148,6 +169,7 @@ ReferenceRun run_reference(Pipeline& model, const SchedulerConfig& scheduler,
 ParityResult compare_with(const ReferenceRun& reference, Pipeline& model,
                           const ParityOptions& options, double disturbance,
                           const ProgressFn& progress) {
+  check_comparable(reference, model.model());
   const auto steps = reference.schedule.steps.size();
   const bool guided = is_guided(model.model().sampling().guidance_rule, options.guidance);
   ParityResult result;

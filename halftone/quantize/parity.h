@@ -36,6 +36,7 @@ struct ReferenceCase {
 };
 
 struct ReferenceRun {
+  std::string family;
   Schedule schedule;
   std::vector<float> sigmas;  // steps + 1
   std::vector<ReferenceCase> cases;

@@ -4,9 +4,8 @@
 #include <cmath>
 
 #include "halftone/base/error.h"
-#include "halftone/io/safetensors_file.h"
-#include "halftone/io/safetensors_writer.h"
 #include "halftone/numerics/minifloat.h"
+#include "halftone/quantize/resume_file.h"
 
 namespace halftone {
 namespace {
@@ -38,6 +37,7 @@ class Reader {
       }
     }
     if (taken_ != file_.tensors().size()) fail("it holds tensors of something else");
+    check_resume_file(file_);
     return weights;
   }
 
@@ -114,7 +114,7 @@ void write_rounded(const fs::path& path, const std::string& fingerprint,
       tensors.emplace_back(name_of(kGlobal, q.format, name), q.global_scale);
     }
   }
-  write_safetensors(path, tensors, {{kFingerprint, fingerprint}});
+  write_resume_file(path, tensors, {{kFingerprint, fingerprint}});
 }
 
 RoundedWeights read_rounded(const fs::path& path, const RoundedLayout& layout) {

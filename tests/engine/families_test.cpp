@@ -263,5 +263,16 @@ TEST_P(EveryFamily, DeviceMemoryIsWhatWasPlanned) {
   }
 }
 
+// Where a rule takes the negative prompt's prediction as its start, it begins above 1, as in
+// diffusers.
+TEST_P(EveryFamily, GuidanceIsOffWhereDiffusersHasItOff) {
+  const auto pipeline = load();
+  JobRequest plain = request(), weak = request();
+  weak.guidance = 0.5f;
+  const bool from_negative =
+      pipeline->model().sampling().guidance_rule == GuidanceRule::kFromNegative;
+  EXPECT_EQ(run_alone(*pipeline, weak) == run_alone(*pipeline, plain), from_negative);
+}
+
 }  // namespace
 }  // namespace halftone

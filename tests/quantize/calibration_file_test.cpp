@@ -9,6 +9,7 @@
 
 #include "halftone/io/safetensors_file.h"
 #include "halftone/io/safetensors_writer.h"
+#include "halftone/quantize/resume_file.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tensors.h"
@@ -71,7 +72,7 @@ class CalibrationFile : public testing::Test {
     }
     Metadata metadata = metadata_;
     change(tensors, metadata);
-    write_safetensors(path_, tensors, metadata);
+    write_resume_file(path_, tensors, metadata);
     return error_of([&] { read(); });
   }
   std::string refused_moments(const std::vector<float>& sums) {
@@ -197,13 +198,13 @@ TEST_F(CalibrationFile, LossesComeBackAndOthersAreNamed) {
     EXPECT_THAT(refused_losses(), HasSubstr("is no loss")) << loss;
   }
   const Metadata mine = {{"halftone.search", "me"}};
-  write_safetensors(path_, {{"losses", Tensor::zeros(DType::kF32, {2})}}, mine);
+  write_resume_file(path_, {{"losses", Tensor::zeros(DType::kF32, {2})}}, mine);
   EXPECT_THAT(refused_losses(), HasSubstr("'losses' is not F64"));
-  write_safetensors(path_, {{"losses", Tensor::zeros(DType::kF64, {1, 2})}}, mine);
+  write_resume_file(path_, {{"losses", Tensor::zeros(DType::kF64, {1, 2})}}, mine);
   EXPECT_THAT(refused_losses(), HasSubstr("'losses' is not F64"));
-  write_safetensors(path_, {{"loss", Tensor::zeros(DType::kF64, {2})}}, mine);
+  write_resume_file(path_, {{"loss", Tensor::zeros(DType::kF64, {2})}}, mine);
   EXPECT_THAT(refused_losses(), HasSubstr("losses"));
-  write_safetensors(
+  write_resume_file(
       path_,
       {{"losses", Tensor::zeros(DType::kF64, {2})}, {"more", Tensor::zeros(DType::kF64, {2})}},
       mine);

@@ -7,6 +7,7 @@
 #include "halftone/io/safetensors_file.h"
 #include "halftone/quantize/parity_report.h"
 #include "tests/support/backend.h"
+#include "tests/support/errors.h"
 #include "tests/support/load_pipeline.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_zimage.h"
@@ -130,6 +131,25 @@ TEST_F(Parity, TheReportHoldsEverythingAndThePageNeedsNothingElse) {
   };
   EXPECT_EQ(count("<svg"), 4);
   EXPECT_EQ(count("data:image/png;base64,"), 4);  // two pairs
+}
+
+// Text states of one would not fit the other.
+TEST_F(Parity, AnotherModelIsRefused) {
+  const auto reference = load({});
+  const ReferenceRun run = run_reference(*reference, schedule_, options_, progress_);
+  const test::TempDir other;
+  const std::filesystem::path data = HALFTONE_TEST_DATA;
+  test::write_zimage_folder(other.path(), test::one_layer_zimage(),
+                            data / "tokenizer" / "tokenizer.json");
+  LoadOptions how = reference->model().options();
+  how.format = {};
+  const auto different = test::load_pipeline(other.path(), how);
+  ASSERT_NE(different->model().denoiser().text_features(),
+            reference->model().denoiser().text_features());
+  EXPECT_EQ(test::error_of([&] {
+              compare_with(run, *different, options_, 0, progress_);
+            }).find("precision: is a folder of another model: text states of"),
+            0u);
 }
 
 }  // namespace

@@ -4,9 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
 #include "halftone/io/safetensors_file.h"
 #include "halftone/io/safetensors_writer.h"
 #include "halftone/kernels/quantize.h"
+#include "halftone/quantize/resume_file.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tensors.h"
@@ -51,7 +56,7 @@ class RoundedFile : public testing::Test {
     }
     Metadata metadata = metadata_;
     change(tensors, metadata);
-    write_safetensors(path_, tensors, metadata);
+    write_resume_file(path_, tensors, metadata);
     return error_of([&] { read(); });
   }
   std::string refused_byte(const std::string& name, unsigned value) {
@@ -128,6 +133,26 @@ TEST_F(RoundedFile, CodesAndScalesThatAreNoNumbersAreNamed) {
           << name;
     }
   }
+}
+
+// A number that became another one.
+TEST_F(RoundedFile, EveryFlippedBitOfDataIsSeen) {
+  std::string bytes;
+  {
+    std::ifstream in(path_, std::ios::binary);
+    bytes.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  const size_t data = 8 + header;
+  for (size_t at = data; at < bytes.size(); at += std::max<size_t>(1, (bytes.size() - data) / 40)) {
+    std::string damaged = bytes;
+    damaged[at] = static_cast<char>(damaged[at] ^ (1 << at % 8));
+    std::ofstream(path_, std::ios::binary) << damaged;
+    EXPECT_NE(error_of([&] { read(); }), "(no error)") << "byte " << at;
+  }
+  std::ofstream(path_, std::ios::binary) << bytes;
+  EXPECT_EQ(error_of([&] { read(); }), "(no error)");
 }
 
 }  // namespace
