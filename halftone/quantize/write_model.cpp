@@ -60,7 +60,7 @@ ModelWritten write_model(const ModelWrite& what, const ProgressFn& progress) {
       write_file(folder / "calibration.json", what.calibration_text);
     }
   });
-  output.commit({kPart});
+  output.commit({kPart, "calibration.json"});
   return written;
 }
 
