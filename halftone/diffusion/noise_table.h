@@ -1,4 +1,4 @@
-// Inside of diffusion/: the noise levels of training, and which of them a number of steps is at.
+// The noise levels of training, and which of them a number of steps is at.
 #pragma once
 
 #include <array>

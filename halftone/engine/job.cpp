@@ -13,15 +13,6 @@ namespace {
 // That of a step of a stochastic sampler; the first latents are step 0.
 PhiloxKey noise_key(uint64_t seed, uint64_t step) { return {seed, 0x4E4F495345ull + step}; }
 
-// [jobs, 4], as the graph's noise reads them.
-void put_key(const PhiloxKey& key, std::span<int32_t> words) {
-  const uint64_t halves[] = {key.seed, key.stream};
-  for (size_t i = 0; i < 2; ++i) {
-    words[2 * i] = static_cast<int32_t>(static_cast<uint32_t>(halves[i]));
-    words[2 * i + 1] = static_cast<int32_t>(static_cast<uint32_t>(halves[i] >> 32));
-  }
-}
-
 void check_noise(const Tensor& noise, const Shape& latents) {
   if (noise.shape() != latents || noise.dtype() != DType::kF32) {
     throw Error(ErrorCode::kInvalidInput, "noise", "is {} {} instead of F32 {}",

@@ -19,14 +19,6 @@ PhiloxKey key_of(uint64_t seed, Draw what, uint64_t when, uint64_t which) {
   return {seed, static_cast<uint64_t>(what) << 56 | when << 24 | which};
 }
 
-void put_key(const PhiloxKey& key, std::span<int32_t> words) {
-  const uint64_t halves[] = {key.seed, key.stream};
-  for (size_t i = 0; i < 2; ++i) {
-    words[2 * i] = static_cast<int32_t>(static_cast<uint32_t>(halves[i]));
-    words[2 * i + 1] = static_cast<int32_t>(static_cast<uint32_t>(halves[i] >> 32));
-  }
-}
-
 // As PEFT begins: A evenly within 1 / sqrt(in), B zero, so that nothing changes before the first
 // step.
 Tensor initial_down(const Shape& shape, PhiloxKey key) {

@@ -106,8 +106,8 @@ TEST(Metrics, AgreeWithTheirDefinitions) {
   EXPECT_DOUBLE_EQ(relative_difference(x, y), 1);
 }
 
-// No precision may get worse: floors lie just under the least that was measured with AVX-512, with
-// AVX2 and on an H200, whose sums round differently. On two prompts that alone moves the worst
+// No precision may get worse: floors lie just under the least that was measured with AVX-512 and
+// with AVX2, whose sums round differently. On two prompts that alone moves the worst
 // cosine and SSIM by up to 0.004.
 struct Floor {
   const char* precision;
@@ -137,10 +137,11 @@ TEST(EmojiModel, PrecisionsHoldTheirFloors) {
   if (test::kSanitized) GTEST_SKIP() << "quality is measured without sanitizers";
   const ParityOptions options = gate_options();
   const ReferenceRun reference = run_reference(*load("bf16"), schedule(), options, kSilent);
+  const bool on_gpu = test::rounds_weights();  // an H200 gave 0.96468 and 0.90589
   const Floor floors[] = {{"fp8", 0.9965, 0.991, 0.980},
                           {"fp8-tensor", 0.9955, 0.987, 0.978},
                           {"mxfp8", 0.9960, 0.986, 0.973},
-                          {"nvfp4", 0.9640, 0.905, 0.915}};
+                          {"nvfp4", on_gpu ? 0.9640 : 0.9650, on_gpu ? 0.905 : 0.909, 0.915}};
   for (const Floor& floor : floors) {
     const ParityResult r = compare_with(reference, *load(floor.precision), options, 0, kSilent);
     expect_above(floor, r);

@@ -1,5 +1,5 @@
 // Training an adapter, for every family: it learns, it can be repeated, and what it writes changes
-// pictures as it did in training.
+// pictures.
 #include "halftone/training/lora_trainer.h"
 
 #include <gmock/gmock.h>
@@ -104,7 +104,7 @@ TEST_P(LoraTraining, BatchesAddUp) {
   }
 }
 
-TEST_P(LoraTraining, WhatIsWrittenGeneratesAsItWasTrained) {
+TEST_P(LoraTraining, WhatIsWrittenChangesPictures) {
   const auto pipeline = load();
   rules_.steps = 5;
   rules_.targets = {"*" + GetParam().adapted.substr(GetParam().adapted.find('.') + 1) + ".weight"};
@@ -112,7 +112,7 @@ TEST_P(LoraTraining, WhatIsWrittenGeneratesAsItWasTrained) {
   losses(trainer);
   const TrainedLora lora = trainer.adapters();
   EXPECT_EQ(lora.modules.size(), 1u);
-  EXPECT_EQ(trainer.parameters() > 0, true);
+  EXPECT_GE(trainer.parameters(), rules_.rank * (GetParam().in + GetParam().out));
   const std::string file = (dir_ / "lora.safetensors").string();
   write_lora(file, lora, LoraNaming::kDiffusers, DType::kF32, {});
   GenerateRequest request;
@@ -138,6 +138,11 @@ TEST_P(LoraTraining, TrainsOnAQuantizedBase) {
     LoraTrainer trainer(pipeline->shared_model(), examples(*pipeline), rules_);
     const auto all = losses(trainer);
     EXPECT_LT(mean_of(all, 6, 12), 1.02 * mean_of(all, 0, 6)) << format.name;
+    EXPECT_EQ(pipeline->model().report().formats.size(), 1u) << format.name;
+    for (const auto& [weight, module] : trainer.adapters().modules) {
+      const auto up = floats(module.up);  // zero before the first gradient
+      EXPECT_TRUE(std::ranges::any_of(up, [](float v) { return v != 0; })) << weight;
+    }
   }
 }
 

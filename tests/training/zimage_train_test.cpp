@@ -66,6 +66,22 @@ class ZImageTraining : public testing::TestWithParam<bool> {
     }
   }
 
+  // Loss and gradients of the graph with its adapters.
+  Program program_for(const Graph& plain, const Parameters& parameters) const {
+    std::vector<std::string> trained;
+    for (const auto& [name, tensor] : initial_) trained.push_back(name);
+    const Stream stream = test::tested_stream();
+    CompileOptions how;
+    how.lora = {sites_};
+    how.extend = [&](Graph& graph) { add_loss(graph, trained); };
+    how.optimize = GetParam();
+    Weights weights = test::procedural_weights(plain);
+    if (stream.device != nullptr) weights = to_device(weights, {}, *stream.device);
+    weights.insert(parameters.weights().begin(), parameters.weights().end());
+    return {compile(plain, how, test::tested_kernels(), stream).graph, weights,
+            test::tested_kernels(), stream};
+  }
+
   std::map<std::string, Tensor> inputs_of(int step) const {
     const auto rows = static_cast<int64_t>(lengths_.size());
     const Shape shape{rows, latents_[0], latents_[1], latents_[2]};
@@ -142,20 +158,8 @@ TEST_P(ZImageTraining, FollowsPyTorchStepByStep) {
   const auto plain = denoiser_->build(shape_, {});
   attach(*plain);
   EXPECT_EQ(initial_.size(), 56u);
-  std::vector<std::string> trained;
-  for (const auto& [name, tensor] : initial_) trained.push_back(name);
-  const Stream stream = test::tested_stream();
-  CompileOptions how;
-  how.lora = {sites_};
-  how.extend = [&](Graph& graph) { add_loss(graph, trained); };
-  how.optimize = GetParam();
-  const auto graph = compile(*plain, how, test::tested_kernels(), stream).graph;
-
-  Parameters parameters(initial_, test::tested_kernels(), stream);
-  Weights weights = test::procedural_weights(*plain);
-  if (stream.device != nullptr) weights = to_device(weights, {}, *stream.device);
-  weights.insert(parameters.weights().begin(), parameters.weights().end());
-  Program program(graph, weights, test::tested_kernels(), stream);
+  Parameters parameters(initial_, test::tested_kernels(), test::tested_stream());
+  Program program = program_for(*plain, parameters);
   const auto& adamw = case_["adamw"];
   AdamWArgs rule;
   rule.learning_rate = adamw["lr"];
@@ -182,19 +186,8 @@ TEST_P(ZImageTraining, FollowsPyTorchStepByStep) {
 TEST_P(ZImageTraining, GradientsAddUp) {
   const auto plain = denoiser_->build(shape_, {});
   attach(*plain);
-  std::vector<std::string> trained;
-  for (const auto& [name, tensor] : initial_) trained.push_back(name);
-  const Stream stream = test::tested_stream();
-  CompileOptions how;
-  how.lora = {sites_};
-  how.extend = [&](Graph& graph) { add_loss(graph, trained); };
-  how.optimize = GetParam();
-  Parameters parameters(initial_, test::tested_kernels(), stream);
-  Weights weights = test::procedural_weights(*plain);
-  if (stream.device != nullptr) weights = to_device(weights, {}, *stream.device);
-  weights.insert(parameters.weights().begin(), parameters.weights().end());
-  Program program(compile(*plain, how, test::tested_kernels(), stream).graph, weights,
-                  test::tested_kernels(), stream);
+  Parameters parameters(initial_, test::tested_kernels(), test::tested_stream());
+  Program program = program_for(*plain, parameters);
   auto inputs = inputs_of(0);
   program.run(inputs);
   parameters.take_gradients(program, false);

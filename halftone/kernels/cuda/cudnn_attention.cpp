@@ -277,18 +277,17 @@ bool cudnn_takes(const AttentionGradArgs& a) {
          a.dk.dtype == DType::kBF16 && a.dv.dtype == DType::kBF16;
 }
 
-void AttentionPlans::prepare(const AttentionProblem& p, std::vector<std::function<void()>>& work) {
+void AttentionPlans::prepare(const AttentionProblem& p, PreparationList& work) {
   if (entries_.contains(p)) return;
   const bool deterministic = !p.backward || may_be_deterministic(p);
   context_.part<PlanTexts>().prepare(key_of(p, deterministic), maker(p, deterministic), work);
 }
 
-void AttentionPlans::prepare(const AttentionArgs& args, std::vector<std::function<void()>>& work) {
+void AttentionPlans::prepare(const AttentionArgs& args, PreparationList& work) {
   prepare(problem_of(args), work);
 }
 
-void AttentionPlans::prepare(const AttentionGradArgs& args,
-                             std::vector<std::function<void()>>& work) {
+void AttentionPlans::prepare(const AttentionGradArgs& args, PreparationList& work) {
   prepare(forward_of(args), work);
   prepare(problem_of(args), work);
 }

@@ -34,8 +34,8 @@ class AttentionPlans {
   explicit AttentionPlans(Context& context) : context_(context) {}
 
   // Adds the slow part of making its plans, for any thread.
-  void prepare(const AttentionArgs& args, std::vector<std::function<void()>>& work);
-  void prepare(const AttentionGradArgs& args, std::vector<std::function<void()>>& work);
+  void prepare(const AttentionArgs& args, PreparationList& work);
+  void prepare(const AttentionGradArgs& args, PreparationList& work);
   // Bytes of workspace, or nothing where cuDNN has no plan: then another kernel must do it.
   std::optional<int64_t> workspace(const AttentionArgs& args);
   std::optional<int64_t> workspace(const AttentionGradArgs& args);
@@ -47,7 +47,7 @@ class AttentionPlans {
   std::vector<std::string> fallbacks() const;
 
  private:
-  void prepare(const AttentionProblem& problem, std::vector<std::function<void()>>& work);
+  void prepare(const AttentionProblem& problem, PreparationList& work);
   struct Entry {
     std::optional<Plan> plan;
     bool deterministic = false;  // a backward pass whose dq is too

@@ -132,7 +132,7 @@ ConvolutionPlans::Entry ConvolutionPlans::make(const ConvProblem& p) {
   return made;
 }
 
-void ConvolutionPlans::prepare(const ConvArgs& args, std::vector<std::function<void()>>& work) {
+void ConvolutionPlans::prepare(const ConvArgs& args, PreparationList& work) {
   const ConvProblem p = problem_of(args);
   if (entries_.contains(p)) return;
   const bool adds_bias = p.bf16 && p.bias;

@@ -32,7 +32,7 @@ class ConvolutionPlans {
   explicit ConvolutionPlans(Context& context) : context_(context) {}
 
   // Adds the slow part of making its plan, for any thread.
-  void prepare(const ConvArgs& args, std::vector<std::function<void()>>& work);
+  void prepare(const ConvArgs& args, PreparationList& work);
   // Bytes of workspace, or nothing where cuDNN has no plan: then another kernel must do it.
   std::optional<int64_t> workspace(const ConvArgs& args);
   // Only of problems for which workspace() has returned bytes.

@@ -17,8 +17,7 @@ Plan PlanTexts::get(const std::string& problem, const MakePlan& make) {
   return made;
 }
 
-void PlanTexts::prepare(const std::string& problem, const MakePlan& make,
-                        std::vector<std::function<void()>>& work) {
+void PlanTexts::prepare(const std::string& problem, const MakePlan& make, PreparationList& work) {
   if (!find(problem).empty()) return;
   {
     const std::lock_guard lock(mutex_);

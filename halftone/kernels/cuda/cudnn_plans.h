@@ -23,8 +23,7 @@ class PlanTexts {
   // The plan of a problem, whose description says all that it depends on.
   Plan get(const std::string& problem, const MakePlan& make);
   // Adds the work of making its text, unless that is there or has been added before.
-  void prepare(const std::string& problem, const MakePlan& make,
-               std::vector<std::function<void()>>& work);
+  void prepare(const std::string& problem, const MakePlan& make, PreparationList& work);
 
  private:
   std::string find(const std::string& problem);

@@ -89,7 +89,7 @@ std::string JitKernels::make_code(const std::string& source) {
   return code;
 }
 
-void JitKernels::prepare(const std::string& source, std::vector<std::function<void()>>& work) {
+void JitKernels::prepare(const std::string& source, PreparationList& work) {
   if (kernels_.contains(source) || !find_code(source).empty()) return;
   if (begun_.insert(source).second) work.emplace_back([this, source] { make_code(source); });
 }

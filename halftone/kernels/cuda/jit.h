@@ -36,7 +36,7 @@ class JitKernels {
   const JitKernel& get(const std::string& source, const char* name, int threads,
                        int64_t shared_bytes);
   // Adds the work of compiling a source, for any thread, unless that has been done or added before.
-  void prepare(const std::string& source, std::vector<std::function<void()>>& work);
+  void prepare(const std::string& source, PreparationList& work);
   int compiled() const { return compiled_; }  // not found in files
 
  private:

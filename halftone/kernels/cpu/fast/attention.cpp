@@ -1,14 +1,13 @@
 // Attention as two matrix products per head and tile of queries, with the softmax between them.
 // Heads are dealt to threads; the products run on the thread that has the head. Tiles start at
-// multiples of kTile, whatever the length, so that a row of a batch sees the same tiles as alone.
+// multiples of kQueryTile, whatever the length, so that a row of a batch sees the same tiles as
+// alone.
 #include "halftone/kernels/cpu/fast/gemm.h"
-#include "halftone/kernels/cpu/fast/rows.h"
+#include "halftone/kernels/cpu/fast/heads.h"
 #include "halftone/kernels/workspace.h"
 
 namespace halftone::fast {
 namespace {
-
-constexpr int64_t kTile = 128;  // queries
 
 class Attention {
  public:
@@ -46,39 +45,30 @@ class Attention {
     return std::clamp<int64_t>(threads, 1, std::max<int64_t>(1, batch_ * heads_));
   }
   int64_t per_worker() const {
-    return float_workspace(
-        {keys_ * dim_, keys_ * dim_, kTile * dim_, kTile * keys_, kTile * dim_, kTile});
+    return float_workspace({keys_ * dim_, keys_ * dim_, kQueryTile * dim_, kQueryTile * keys_,
+                            kQueryTile * dim_, kQueryTile});
   }
   Buffers carve(std::byte* memory) const {
     Workspace workspace(Stream{1, nullptr, memory, per_worker()});
     Buffers b{};
     b.k = workspace.floats(keys_ * dim_);
     b.v = workspace.floats(keys_ * dim_);
-    b.q = workspace.floats(kTile * dim_);
-    b.scores = workspace.floats(kTile * keys_);
-    b.out = workspace.floats(kTile * dim_);
-    b.sums = workspace.floats(kTile);
+    b.q = workspace.floats(kQueryTile * dim_);
+    b.scores = workspace.floats(kQueryTile * keys_);
+    b.out = workspace.floats(kQueryTile * dim_);
+    b.sums = workspace.floats(kQueryTile);
     return b;
-  }
-
-  // Rows [first, first + count) of one head, next to each other and as float.
-  static void gather(const ConstView& x, int64_t first, int64_t count, int64_t head, float* out) {
-    const int64_t heads = x.shape[2], dim = x.shape[3];
-    for (int64_t i = 0; i < count; ++i) {
-      const float* row = read(x, ((first + i) * heads + head) * dim, dim, out + i * dim);
-      if (row != out + i * dim) std::copy_n(row, dim, out + i * dim);
-    }
   }
 
   void head(int64_t index, const Buffers& b) const {
     const int64_t item = index / heads_, h = index % heads_, group = h / (heads_ / groups_);
     const auto* lengths = static_cast<const int32_t*>(args_.lengths.data);
     const int64_t length = lengths == nullptr ? keys_ : std::min<int64_t>(keys_, lengths[item]);
-    gather(args_.k, item * keys_, length, group, b.k);
-    gather(args_.v, item * keys_, length, group, b.v);
-    for (int64_t first = 0; first < queries_; first += kTile) {
-      const int64_t count = std::min(kTile, queries_ - first);
-      gather(args_.q, item * queries_ + first, count, h, b.q);
+    gather_head(args_.k, item * keys_, length, group, b.k);
+    gather_head(args_.v, item * keys_, length, group, b.v);
+    for (int64_t first = 0; first < queries_; first += kQueryTile) {
+      const int64_t count = std::min(kQueryTile, queries_ - first);
+      gather_head(args_.q, item * queries_ + first, count, h, b.q);
       // Keys that the last query of the tile sees; earlier ones may see fewer.
       const int64_t seen = std::min(length, limit(first + count - 1));
       gemm({count, seen, dim_, b.q, dim_, b.k, dim_, b.scores, keys_});

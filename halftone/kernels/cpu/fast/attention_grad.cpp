@@ -2,12 +2,10 @@
 // formed again, and everything else is a product. All heads that share keys are one thread's, so
 // that sums over queries and heads are formed in one order.
 #include "halftone/kernels/cpu/fast/gemm.h"
-#include "halftone/kernels/cpu/fast/rows.h"
+#include "halftone/kernels/cpu/fast/heads.h"
 
 namespace halftone::fast {
 namespace {
-
-constexpr int64_t kTile = 128;  // queries
 
 // dv = p^T dy; dp = dy v^T; ds = scale p (dp - sum(p dp)); dq = ds k; dk = ds^T q
 class AttentionGrad {
@@ -39,66 +37,47 @@ class AttentionGrad {
  private:
   struct Buffers {
     float *k, *v, *dk, *dv;           // [keys, dim]
-    float *q, *dy, *dq;               // [kTile, dim]
-    float *probabilities, *d_scores;  // [kTile, keys]
+    float *q, *dy, *dq;               // [kQueryTile, dim]
+    float *probabilities, *d_scores;  // [kQueryTile, keys]
   };
 
   int64_t workers(int threads) const {
     return std::clamp<int64_t>(threads, 1, std::max<int64_t>(1, batch_ * groups_));
   }
   int64_t per_worker() const {
-    const int64_t all = keys_ * dim_, tile = kTile * dim_, scores = kTile * keys_;
+    const int64_t all = keys_ * dim_, tile = kQueryTile * dim_, scores = kQueryTile * keys_;
     return float_workspace({all, all, all, all, tile, tile, tile, scores, scores});
   }
   Buffers carve(std::byte* memory) const {
     Workspace workspace(Stream{1, nullptr, memory, per_worker()});
     Buffers b{};
     for (float** x : {&b.k, &b.v, &b.dk, &b.dv}) *x = workspace.floats(keys_ * dim_);
-    for (float** x : {&b.q, &b.dy, &b.dq}) *x = workspace.floats(kTile * dim_);
-    for (float** x : {&b.probabilities, &b.d_scores}) *x = workspace.floats(kTile * keys_);
+    for (float** x : {&b.q, &b.dy, &b.dq}) *x = workspace.floats(kQueryTile * dim_);
+    for (float** x : {&b.probabilities, &b.d_scores}) *x = workspace.floats(kQueryTile * keys_);
     return b;
-  }
-
-  // Rows [first, first + count) of one head, next to each other and as float.
-  static void gather(const ConstView& x, int64_t first, int64_t count, int64_t head, float* out) {
-    const int64_t heads = x.shape[2], dim = x.shape[3];
-    for (int64_t i = 0; i < count; ++i) {
-      const float* row = read(x, ((first + i) * heads + head) * dim, dim, out + i * dim);
-      if (row != out + i * dim) std::copy_n(row, dim, out + i * dim);
-    }
-  }
-  static void scatter(const float* rows, int64_t first, int64_t count, int64_t head,
-                      const View& y) {
-    if (y.data == nullptr) return;
-    const int64_t heads = y.shape[2], dim = y.shape[3];
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t at = ((first + i) * heads + head) * dim;
-      if (y.dtype == DType::kF32) std::copy_n(rows + i * dim, dim, target(y, at, nullptr));
-      write(y, at, dim, rows + i * dim);
-    }
   }
 
   void group(int64_t index, const Buffers& b) const {
     const int64_t item = index / groups_, group = index % groups_, share = heads_ / groups_;
     const auto* lengths = static_cast<const int32_t*>(args_.lengths.data);
     const int64_t length = lengths == nullptr ? keys_ : std::min<int64_t>(keys_, lengths[item]);
-    gather(args_.k, item * keys_, length, group, b.k);
-    gather(args_.v, item * keys_, length, group, b.v);
+    gather_head(args_.k, item * keys_, length, group, b.k);
+    gather_head(args_.v, item * keys_, length, group, b.v);
     std::fill_n(b.dk, keys_ * dim_, 0.0f);
     std::fill_n(b.dv, keys_ * dim_, 0.0f);
     for (int64_t h = group * share; h < (group + 1) * share; ++h) {
-      for (int64_t first = 0; first < queries_; first += kTile) {
+      for (int64_t first = 0; first < queries_; first += kQueryTile) {
         tile(item, h, first, length, b);
       }
     }
-    scatter(b.dk, item * keys_, keys_, group, args_.dk);
-    scatter(b.dv, item * keys_, keys_, group, args_.dv);
+    scatter_head(b.dk, item * keys_, keys_, group, args_.dk);
+    scatter_head(b.dv, item * keys_, keys_, group, args_.dv);
   }
 
   void tile(int64_t item, int64_t head, int64_t first, int64_t length, const Buffers& b) const {
-    const int64_t count = std::min(kTile, queries_ - first), start = item * queries_ + first;
-    gather(args_.q, start, count, head, b.q);
-    gather(args_.dy, start, count, head, b.dy);
+    const int64_t count = std::min(kQueryTile, queries_ - first), start = item * queries_ + first;
+    gather_head(args_.q, start, count, head, b.q);
+    gather_head(args_.dy, start, count, head, b.dy);
     // Keys that the last query of the tile sees; earlier ones may see fewer.
     const int64_t seen = std::min(length, limit(first + count - 1));
     gemm({count, seen, dim_, b.q, dim_, b.k, dim_, b.probabilities, keys_});
@@ -117,7 +96,7 @@ class AttentionGrad {
     gemm({count, dim_, seen, b.d_scores, keys_, b.k, dim_, b.dq, dim_, false, false});
     gemm({seen, dim_, count, b.d_scores, keys_, b.q, dim_, b.dk, dim_, true, false, 1, 1});
     gemm({seen, dim_, count, b.probabilities, keys_, b.dy, dim_, b.dv, dim_, true, false, 1, 1});
-    scatter(b.dq, start, count, head, args_.dq);
+    scatter_head(b.dq, start, count, head, args_.dq);
   }
   int64_t limit(int64_t query) const {
     return args_.how.causal ? query + 1 + keys_ - queries_ : keys_;
