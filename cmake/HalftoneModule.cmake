@@ -10,6 +10,9 @@ function(halftone_options target)
                               -Wno-missing-field-initializers -ffp-contract=off>
     # g++ 12 warns of overlapping copies inside std::string that cannot happen.
     $<$<CXX_COMPILER_ID:GNU>:$<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>>
+    # Several files compiled as one: what one file names, another may use for something else.
+    $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>>:-Wno-shadow
+        -Wno-subobject-linkage>
     $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -Werror=all-warnings -Xcompiler=-Wall,-Wextra>)
   if(HALFTONE_SANITIZE)
     target_compile_options(${target} PRIVATE

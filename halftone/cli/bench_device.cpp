@@ -227,7 +227,7 @@ double gemm_peak(const std::string& precision, const BenchOptions& options,
   return 0;
 }
 
-ordered_json to_json(const std::vector<NodeCost>& costs, double bandwidth) {
+ordered_json profile_json(const std::vector<NodeCost>& costs, double bandwidth) {
   ordered_json out = ordered_json::array();
   for (const NodeCost& cost : costs) {
     out.push_back({{"node", cost.name},
@@ -375,7 +375,7 @@ void bench_blocks_on_device(const BenchOptions& options, int64_t layers) {
                   {"working_bytes", program.memory().working()},
                   {"copy_bandwidth", bandwidth},
                   {"unfused", bench.unfused()},
-                  {"profile", to_json(costs, bandwidth)}});
+                  {"profile", profile_json(costs, bandwidth)}});
       std::fflush(stdout);
       continue;
     }

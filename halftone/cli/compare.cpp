@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct CompareFlags {
   ModelOptions model;
   std::vector<std::string> precisions = {"fp8", "mxfp8", "nvfp4"}, prompts;
   SamplingOptions sampling;
@@ -29,7 +29,7 @@ struct Options {
   bool json = false;
 };
 
-ParityOptions parity_options(const Options& options, const Sampling& usual) {
+ParityOptions parity_options(const CompareFlags& options, const Sampling& usual) {
   const Sampling sampling = sampling_of(options.sampling, usual);
   ParityOptions how;
   how.prompts = gather_prompts(options.prompts, options.file);
@@ -43,7 +43,8 @@ ParityOptions parity_options(const Options& options, const Sampling& usual) {
   return how;
 }
 
-LoadedModel load_in(const Options& options, const std::string& precision, const Context& context) {
+LoadedModel load_in(const CompareFlags& options, const std::string& precision,
+                    const Context& context) {
   ModelOptions how = options.model;
   how.precision = precision;
   if (is_folder(precision)) {  // a quantized model: as it is stored
@@ -81,7 +82,7 @@ void print_table(const ParityReport& report) {
   for (const std::string& line : report.fallbacks) fmt::print("fallback: {}\n", line);
 }
 
-void run_compare(const Options& options, const Context& context) {
+void run_compare(const CompareFlags& options, const Context& context) {
   const fs::path page = options.output, data = fs::path(options.output).replace_extension(".json");
   check_output_file(page);
   check_output_file(data);
@@ -156,7 +157,7 @@ void add_compare(CLI::App& app, const Context& context) {
       "noise;\nthe floor is the reference against itself with a disturbed input. Writes an HTML "
       "page and the same as\nJSON beside it. Example:\n"
       "  halftone compare --precision fp8,nvfp4 --prompts prompts.txt -o report.html");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<CompareFlags>();
   command
       ->add_option("prompt", o->prompts, "Prompts (default: our own that calibration does not use)")
       ->type_name("TEXT...");

@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-struct Options {
+struct ConvertFlags {
   std::string input, output, to, nibbles = "auto", scales = "auto";
   bool json = false;
 };
@@ -24,7 +24,8 @@ struct Options {
 const std::vector<std::string> kDialects = {"halftone", "comfyui", "modelopt", "compressed-tensors",
                                             "torchao"};
 
-ordered_json to_json(const FileConvertReport& report, const Options& options, double seconds) {
+ordered_json report_json(const FileConvertReport& report, const ConvertFlags& options,
+                         double seconds) {
   ordered_json out;
   out["input"] = options.input;
   out["output"] = options.output;
@@ -46,7 +47,7 @@ ordered_json to_json(const FileConvertReport& report, const Options& options, do
   return out;
 }
 
-void print_text(const FileConvertReport& report, const Options& options, double seconds) {
+void print_text(const FileConvertReport& report, const ConvertFlags& options, double seconds) {
   fmt::print("{} -> {} in {}\n", printable(options.input, 1000), printable(options.output, 1000),
              human_seconds(seconds));
   fmt::print("  {:<12} {} to {}\n", "dialect", to_string(report.from), options.to);
@@ -75,7 +76,7 @@ void print_text(const FileConvertReport& report, const Options& options, double 
   }
 }
 
-void run_convert(const Options& options, const Context& context) {
+void run_convert(const ConvertFlags& options, const Context& context) {
   FileConvertOptions how;
   how.to = *find_dialect(options.to);
   how.read = {*find_nibble_order(options.nibbles), *find_scale_layout(options.scales)};
@@ -87,7 +88,7 @@ void run_convert(const Options& options, const Context& context) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   bar.clear();
   if (options.json) {
-    print_json(to_json(report, options, seconds));
+    print_json(report_json(report, options, seconds));
   } else {
     print_text(report, options, seconds);
   }
@@ -113,7 +114,7 @@ void add_convert(CLI::App& app, const Context& context) {
       "  halftone convert from-comfy.safetensors --to halftone -o model.safetensors\n"
       "  halftone convert odd.safetensors --to halftone --nibbles high --scales linear -o "
       "o.safetensors");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ConvertFlags>();
   command
       ->add_option("file", options->input,
                    "The .safetensors file, or folder of shards with an index, to read")

@@ -26,8 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using Options = GenerateOptions;
-
 // Letters and digits of the prompt, for the name of a file.
 std::string slug(const std::string& prompt) {
   std::string out;
@@ -45,7 +43,7 @@ std::string slug(const std::string& prompt) {
 }
 
 // OUT.png, or OUT-1.png, OUT-2.png, ... for several.
-fs::path output_name(const Options& options, int index) {
+fs::path output_name(const GenerateOptions& options, int index) {
   const fs::path base =
       options.output.empty() ? fs::path(slug(options.prompt) + ".png") : fs::path(options.output);
   if (options.count == 1 || options.output == "-") return base;
@@ -72,7 +70,7 @@ int64_t anonymous_bytes() {
   return 0;
 }
 
-GenerateRequest request_of(const Options& options, const LoadedModel& loaded) {
+GenerateRequest request_of(const GenerateOptions& options, const LoadedModel& loaded) {
   GenerateRequest request = loaded.request(options.prompt);
   request.negative = options.negative;
   std::tie(request.width, request.height) = parse_size(options.size);
@@ -89,7 +87,7 @@ GenerateRequest request_of(const Options& options, const LoadedModel& loaded) {
 }
 
 // What is wrong with where results should go, before any work.
-void check_outputs(const Options& options) {
+void check_outputs(const GenerateOptions& options) {
   if (options.output == "-" && (options.count > 1 || options.json)) {
     throw Error(ErrorCode::kUsage, "--output", "- is for one picture, and not for --json");
   }
@@ -109,7 +107,7 @@ void check_outputs(const Options& options) {
 // Writes pictures, and latents where they are asked for, one after the other.
 class Results {
  public:
-  Results(const Options& options, const GenerateRequest& request, GenerateOutcome& outcome,
+  Results(const GenerateOptions& options, const GenerateRequest& request, GenerateOutcome& outcome,
           const Shape& latents)
       : options_(options), request_(request), outcome_(outcome) {
     if (options.save_latents.empty()) return;
@@ -129,13 +127,13 @@ class Results {
   }
 
  private:
-  const Options& options_;
+  const GenerateOptions& options_;
   const GenerateRequest& request_;
   GenerateOutcome& outcome_;
   std::optional<SafetensorsWriter> latents_;
 };
 
-void run_generate(Options options, const Context& context) {
+void run_generate(GenerateOptions options, const Context& context) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   GenerateOutcome outcome;
@@ -210,7 +208,7 @@ void add_generate(CLI::App& app, const Context& context) {
       "--noise and --save-latents (safetensors, tensor 'latents' [count, C, h, w]) are for "
       "comparing\n"
       "with other implementations.");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<GenerateOptions>();
   add_model_options(*command, o->model);
   command->add_option("prompt,-p,--prompt", o->prompt, "What to show")
       ->required()

@@ -101,7 +101,7 @@ std::map<std::string, Total> totals_by_dtype(const Checkpoint& checkpoint) {
   return totals;
 }
 
-ordered_json to_json(const Part& part) {
+ordered_json part_json(const Part& part) {
   const Checkpoint& checkpoint = part.checkpoint;
   ordered_json out;
   if (!part.name.empty()) out["component"] = part.name;
@@ -204,10 +204,10 @@ void add_inspect(CLI::App& app, const Context&) {
     if (options->json) {
       ordered_json out;
       if (parts.size() == 1 && parts[0].name.empty()) {
-        out = to_json(parts[0]);
+        out = part_json(parts[0]);
       } else {
         out["path"] = options->path;
-        for (const Part& part : parts) out["components"].push_back(to_json(part));
+        for (const Part& part : parts) out["components"].push_back(part_json(part));
       }
       if (options->summary) {
         out.erase("tensors");

@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-struct Options {
+struct QuantizeFlags {
   std::string input, output, format;
   std::vector<std::string> include, exclude;
   int threads = 0;
@@ -36,7 +36,8 @@ double ratio(int64_t after, int64_t before) {
   return before == 0 ? 1.0 : static_cast<double>(after) / static_cast<double>(before);
 }
 
-ordered_json to_json(const FileQuantizeReport& report, const Options& options, double seconds) {
+ordered_json report_json(const FileQuantizeReport& report, const QuantizeFlags& options,
+                         double seconds) {
   ordered_json out;
   out["input"] = options.input;
   out["output"] = options.output;
@@ -71,7 +72,7 @@ void print_row(const std::string& what, size_t tensors, int64_t before, int64_t 
              human_bytes(after), ratio(after, before), errors);
 }
 
-void print_text(const FileQuantizeReport& report, const Options& options, double seconds) {
+void print_text(const FileQuantizeReport& report, const QuantizeFlags& options, double seconds) {
   fmt::print("{} -> {} in {}\n", printable(options.input, 1000), printable(options.output, 1000),
              human_seconds(seconds));
   fmt::print("  {:<21} {:>7} {:>12} {:>12} {:>6} {:>11} {:>11}\n", "", "TENSORS", "BEFORE", "AFTER",
@@ -96,7 +97,7 @@ void print_text(const FileQuantizeReport& report, const Options& options, double
 }
 
 // Into our own layout, and from there into the dialect.
-FileQuantizeReport quantize_as(Dialect dialect, const Options& options,
+FileQuantizeReport quantize_as(Dialect dialect, const QuantizeFlags& options,
                                const FileQuantizeOptions& how, Stream stream,
                                const ProgressFn& progress) {
   if (dialect == Dialect::kHalftone) {
@@ -111,7 +112,7 @@ FileQuantizeReport quantize_as(Dialect dialect, const Options& options,
   return report;
 }
 
-void run_quantize(const Options& options, QuantizeModelFlags& model, const Context& context) {
+void run_quantize(const QuantizeFlags& options, QuantizeModelFlags& model, const Context& context) {
   if (options.input.empty()) {
     model.format = options.format;
     model.output = options.output;
@@ -151,7 +152,7 @@ void run_quantize(const Options& options, QuantizeModelFlags& model, const Conte
                printable(pattern));
   }
   if (options.json) {
-    print_json(to_json(report, options, seconds));
+    print_json(report_json(report, options, seconds));
   } else {
     print_text(report, options, seconds);
   }
@@ -186,7 +187,7 @@ void add_quantize(CLI::App& app, const Context& context) {
       "  halftone quantize --model DIR --format fp8 --calibrate prompts.txt -o DIR-fp8\n"
       "  halftone quantize --model DIR --format nvfp4 --budget cosine=0.995 -o DIR-nvfp4\n"
       "  halftone quantize --model DIR --recipe DIR-nvfp4/recipe.toml -o AGAIN");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<QuantizeFlags>();
   command->add_option("file", options->input, "The .safetensors file to read")->type_name("FILE");
   command
       ->add_option("-f,--format", options->format,

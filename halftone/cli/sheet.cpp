@@ -21,7 +21,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-struct Options {
+struct SheetFlags {
   ModelOptions model;
   std::vector<std::string> precisions = {"bf16", "fp8", "mxfp8", "nvfp4"}, prompts;
   SamplingOptions sampling;
@@ -32,7 +32,7 @@ struct Options {
 constexpr Color kPaper{250, 250, 248}, kInk{32, 32, 32}, kFaint{120, 120, 120};
 constexpr int64_t kGap = 12;
 
-std::vector<std::string> read_prompts(const Options& options) {
+std::vector<std::string> read_prompts(const SheetFlags& options) {
   std::vector<std::string> prompts = gather_prompts(options.prompts, options.file);
   if (prompts.empty()) {
     throw Error(ErrorCode::kUsage, "prompts", "none were given: as arguments or with --file");
@@ -50,7 +50,7 @@ struct Column {
   std::vector<std::string> fallbacks;
 };
 
-Column make_column(const Options& options, const std::string& precision,
+Column make_column(const SheetFlags& options, const std::string& precision,
                    const std::vector<std::string>& prompts, const Context& context,
                    const ProgressFn& progress) {
   ModelOptions how = options.model;
@@ -138,7 +138,7 @@ Picture draw(const std::vector<Column>& columns, const std::vector<std::string>&
   return sheet;
 }
 
-void run_sheet(const Options& options, const Context& context) {
+void run_sheet(const SheetFlags& options, const Context& context) {
   check_output_file(options.output);
   auto inputs = inputs_of(options.model);
   inputs.emplace_back(options.file);
@@ -192,7 +192,7 @@ void add_sheet(CLI::App& app, const Context& context) {
       "SSIM of the pictures and cosine of the latents are against the first precision, means over "
       "the\nprompts. Example:\n"
       "  halftone sheet \"a red apple\" \"a cat next to a pizza\" --precisions bf16,fp8,nvfp4");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<SheetFlags>();
   command->add_option("prompts", o->prompts, "What to show, one prompt each")->type_name("TEXT...");
   command->add_option("--file", o->file, "Read prompts from this file, one per line")
       ->type_name("FILE");

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "halftone/base/error.h"
 #include "halftone/io/json.h"
+#include "halftone/io/refuse.h"
 
 namespace halftone {
 namespace {
@@ -20,23 +20,20 @@ constexpr ComfyName kComfyNames[] = {{"float8_e4m3fn", &formats::fp8_tensor},
                                      {"mxfp8", &formats::mxfp8},
                                      {"nvfp4", &formats::nvfp4}};
 
-[[noreturn]] void fail(const std::string& where, const std::string& reason) {
-  throw Error(ErrorCode::kInvalidInput, where, "{}", reason);
-}
-
 ComfyMarker comfy_marker(const json& object, const std::string& where) {
-  if (!object.is_object()) fail(where, "is not a JSON object");
+  if (!object.is_object()) refuse_file(where, "is not a JSON object");
   ComfyMarker marker;
   for (const auto& [key, value] : object.items()) {
     if (key == "format") continue;
     if (key != "full_precision_matrix_mult") {
       throw Error(ErrorCode::kUnsupported, where, "unknown field '{}'", printable(key));
     }
-    if (!value.is_boolean()) fail(where, "'full_precision_matrix_mult' is not true or false");
+    if (!value.is_boolean())
+      refuse_file(where, "'full_precision_matrix_mult' is not true or false");
     marker.full_precision = value.get<bool>();
   }
   if (!object.contains("format") || !object["format"].is_string()) {
-    fail(where, "'format' is not a string");
+    refuse_file(where, "'format' is not a string");
   }
   const auto name = object["format"].get<std::string>();
   const auto* found = std::find_if(std::begin(kComfyNames), std::end(kComfyNames),
@@ -63,7 +60,7 @@ constexpr std::pair<std::string_view, ExponentRounding> kTorchaoRounding[] = {
 
 std::optional<ExponentRounding> torchao_rounding(const json& kwargs, const std::string& where) {
   if (!kwargs.is_object() || !kwargs.contains("_data") || !kwargs["_data"].is_object()) {
-    fail(where, "'act_quant_kwargs' is not what torchao writes");
+    refuse_file(where, "'act_quant_kwargs' is not what torchao writes");
   }
   const json& data = kwargs["_data"];
   if (!data.contains("scaling_mode")) return {};
@@ -72,7 +69,7 @@ std::optional<ExponentRounding> torchao_rounding(const json& kwargs, const std::
   for (const auto& [known, rounding] : kTorchaoRounding) {
     if (name == json(known)) return rounding;
   }
-  fail(where, "unknown 'scaling_mode'");
+  refuse_file(where, "unknown 'scaling_mode'");
 }
 
 std::string_view torch_dtype(const Format& format) {
@@ -119,7 +116,7 @@ std::map<std::string, ComfyMarker> parse_comfy_metadata(std::string_view text,
                                                         const std::string& where) {
   const json object = parse_json(text, where);
   if (!object.is_object() || !object.contains("layers") || !object["layers"].is_object()) {
-    fail(where, "has no object 'layers'");
+    refuse_file(where, "has no object 'layers'");
   }
   std::map<std::string, ComfyMarker> markers;
   for (const auto& [layer, marker] : object["layers"].items()) {
@@ -142,7 +139,7 @@ std::optional<std::string> comfy_marker_json(const Format& format, bool full_pre
 TorchaoMarker parse_torchao_marker(std::string_view text, const std::string& where) {
   const json object = parse_json(text, where);
   if (!object.is_object() || !object.contains("_type") || !object["_type"].is_string()) {
-    fail(where, "'_type' is not a string");
+    refuse_file(where, "'_type' is not a string");
   }
   TorchaoMarker marker;
   marker.type = object["_type"].get<std::string>();
@@ -153,19 +150,20 @@ TorchaoMarker parse_torchao_marker(std::string_view text, const std::string& whe
                 printable(marker.type));
   }
   if (!object.contains("_data") || !object["_data"].is_object()) {
-    fail(where, "'_data' is not an object");
+    refuse_file(where, "'_data' is not an object");
   }
   const json& data = object["_data"];
   const json swizzled = data.value("is_swizzled_scales", json(false));
-  if (!swizzled.is_boolean()) fail(where, "'is_swizzled_scales' is not true or false");
+  if (!swizzled.is_boolean()) refuse_file(where, "'is_swizzled_scales' is not true or false");
   marker.swizzled = swizzled.get<bool>();
   const json kwargs = data.value("act_quant_kwargs", json());
   marker.full_precision = kwargs.is_null();
   if (!kwargs.is_null()) marker.rounding = torchao_rounding(kwargs, where);
   const json parts = object.value("_tensor_data_names", json());
-  if (!parts.is_array()) fail(where, "'_tensor_data_names' is not a list");
+  if (!parts.is_array()) refuse_file(where, "'_tensor_data_names' is not a list");
   for (const json& part : parts) {
-    if (!part.is_string()) fail(where, "'_tensor_data_names' holds something else than names");
+    if (!part.is_string())
+      refuse_file(where, "'_tensor_data_names' holds something else than names");
     marker.parts.push_back(part.get<std::string>());
   }
   return marker;

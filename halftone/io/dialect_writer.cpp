@@ -25,7 +25,7 @@ Shape comfy_shape(const Format& f, const Shape& shape) {
 }
 
 // "a.b." of "a.b.weight".
-std::string layer_of(const std::string& weight) {
+std::string layer_of_weight(const std::string& weight) {
   return weight.substr(0, weight.size() - std::string_view("weight").size());
 }
 
@@ -142,7 +142,7 @@ class Planner {
   }
 
   void comfyui() {
-    const std::string layer = layer_of(w_.name);
+    const std::string layer = layer_of_weight(w_.name);
     const Shape padded = comfy_shape(f_, w_.shape);
     add(w_.name, code_dtype(f_), {padded[0], f_.code_bytes(padded[1])}, comfy_codes);
     if (is_block(f_)) {
@@ -160,7 +160,7 @@ class Planner {
   }
 
   void modelopt() {
-    const std::string layer = layer_of(w_.name);
+    const std::string layer = layer_of_weight(w_.name);
     codes(w_.name);
     const Shape shape = is_row(f_) ? Shape{rows()} : is_block(f_) ? canonical_scales() : Shape{};
     scales(layer + "weight_scale", scale_dtype_without_e8m0(), shape);
@@ -169,7 +169,7 @@ class Planner {
   }
 
   void compressed_tensors() {
-    const std::string layer = layer_of(w_.name);
+    const std::string layer = layer_of_weight(w_.name);
     codes(is_fp4(f_) ? layer + "weight_packed" : w_.name);
     scales(layer + "weight_scale", scale_dtype_without_e8m0(), canonical_scales());
     if (!is_fp4(f_)) {
@@ -181,7 +181,7 @@ class Planner {
   }
 
   void torchao() {
-    const std::string base = layer_of(w_.name) + "_weight_";
+    const std::string base = layer_of_weight(w_.name) + "_weight_";
     codes(base + "qdata");
     const bool tensor = f_.span == ScaleSpan::kTensor;
     scales(base + "scale", scale_dtype(f_), tensor ? Shape{1, 1} : canonical_scales());

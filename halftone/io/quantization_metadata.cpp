@@ -1,18 +1,13 @@
 #include "halftone/io/quantization_metadata.h"
 
-#include "halftone/base/error.h"
 #include "halftone/io/config_reader.h"
 #include "halftone/io/json.h"
+#include "halftone/io/refuse.h"
 
 namespace halftone {
 namespace {
 
-constexpr int kVersion = 1;
-
-[[noreturn]] void fail(const std::string& where, const std::string& tensor,
-                       const std::string& reason) {
-  throw Error(ErrorCode::kInvalidInput, where, "tensor '{}': {}", printable(tensor), reason);
-}
+constexpr int kMetadataVersion = 1;
 
 // What shares a scale, in the words of weights: a row is an output channel.
 std::string_view scale_span_name(const Format& format) {
@@ -25,7 +20,7 @@ ExponentRounding parse_rounding(const std::string& text, const std::string& wher
                               ExponentRounding::kEven, ExponentRounding::kRCeil}) {
     if (text == to_string(rounding)) return rounding;
   }
-  fail(where, tensor, "unknown scale_rounding '" + printable(text) + "'");
+  refuse_tensor(where, tensor, "unknown scale_rounding '" + printable(text) + "'");
 }
 
 Shape parse_shape(const nlohmann::json& json, const std::string& where, const std::string& tensor) {
@@ -33,10 +28,10 @@ Shape parse_shape(const nlohmann::json& json, const std::string& where, const st
                     json[1].is_number_unsigned();
   constexpr uint64_t kMost = uint64_t{1} << 40;
   if (!pair || json[0].get<uint64_t>() > kMost || json[1].get<uint64_t>() > kMost) {
-    fail(where, tensor, "'shape' is not [rows, columns]");
+    refuse_tensor(where, tensor, "'shape' is not [rows, columns]");
   }
   const Shape shape{json[0].get<int64_t>(), json[1].get<int64_t>()};
-  if (!shape.checked_bytes(DType::kF32)) fail(where, tensor, "'shape' overflows");
+  if (!shape.checked_bytes(DType::kF32)) refuse_tensor(where, tensor, "'shape' overflows");
   return shape;
 }
 
@@ -52,7 +47,7 @@ QuantizedEntry parse_entry(const nlohmann::json& json, const std::string& where,
   const auto found = find_format(name);
   // Variants are told by their fields.
   if (!found || !found->quantized() || plain_format(*found) != *found)
-    fail(where, tensor, "unknown format '" + printable(name) + "'");
+    refuse_tensor(where, tensor, "unknown format '" + printable(name) + "'");
   QuantizedEntry entry{*found, parse_shape(read.field("shape"), where, tensor)};
   Format& format = entry.format;
   expect(read, "rounding", "nearest-even");
@@ -76,7 +71,7 @@ QuantizedEntry parse_entry(const nlohmann::json& json, const std::string& where,
     }
     format = named_format(format);
   }
-  if (const std::string why = why_invalid(format); !why.empty()) fail(where, tensor, why);
+  if (const std::string why = why_invalid(format); !why.empty()) refuse_tensor(where, tensor, why);
   return entry;
 }
 
@@ -106,15 +101,16 @@ std::string to_json(const QuantizationMetadata& metadata) {
     }
     tensors[name] = std::move(json);
   }
-  return json_text({{"version", kVersion}, {"tensors", std::move(tensors)}},
+  return json_text({{"version", kMetadataVersion}, {"tensors", std::move(tensors)}},
                    std::string("metadata ") + kQuantizationKey);
 }
 
 QuantizationMetadata parse_quantization_metadata(std::string_view text, const std::string& where) {
   const nlohmann::json json = parse_json(text, where);
-  if (!json.is_object() || json.value("version", nlohmann::json()) != nlohmann::json(kVersion)) {
+  if (!json.is_object() ||
+      json.value("version", nlohmann::json()) != nlohmann::json(kMetadataVersion)) {
     throw Error(ErrorCode::kUnsupported, where, "{} is not of version {}", kQuantizationKey,
-                kVersion);
+                kMetadataVersion);
   }
   const ConfigReader tensors = ConfigReader(json, where).object("tensors");
   QuantizationMetadata metadata;
@@ -129,9 +125,9 @@ QuantizedTensor load_quantized(const Checkpoint& checkpoint, const std::string& 
   const auto part = [&](const std::string& tensor, DType dtype, const Shape& shape) {
     Tensor found = checkpoint.tensor(tensor);
     if (found.dtype() != dtype || !(found.shape() == shape)) {
-      fail(checkpoint.path().string(), tensor,
-           fmt::format("is {} {}, but {} takes {} {}", name_of(found.dtype()), found.shape(),
-                       entry.format.name, name_of(dtype), shape));
+      refuse_tensor(checkpoint.path().string(), tensor,
+                    fmt::format("is {} {}, but {} takes {} {}", name_of(found.dtype()),
+                                found.shape(), entry.format.name, name_of(dtype), shape));
     }
     return found;
   };

@@ -8,20 +8,11 @@
 #include <tuple>
 #include <unordered_set>
 
-#include "halftone/base/error.h"
 #include "halftone/io/json.h"
+#include "halftone/io/refuse.h"
 
 namespace halftone {
 namespace {
-
-[[noreturn]] void fail(const std::string& file, const std::string& reason) {
-  throw Error(ErrorCode::kInvalidInput, file, "{}", reason);
-}
-
-[[noreturn]] void fail(const std::string& file, const std::string& tensor,
-                       const std::string& reason) {
-  throw Error(ErrorCode::kInvalidInput, file, "tensor '{}': {}", printable(tensor), reason);
-}
 
 // Far more than any model has; they bound what a hostile header makes us allocate.
 constexpr size_t kMaxTensors = 1'000'000;
@@ -55,18 +46,18 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
       case State::kEntries:
         name_ = std::move(key);
         if (!names_.insert(name_).second) {
-          fail(file_, "duplicate key '" + printable(name_) + "'");
+          refuse_file(file_, "duplicate key '" + printable(name_) + "'");
         }
         // One of them may be __metadata__.
-        if (names_.size() > kMaxTensors + 1) fail(file_, "more than a million tensors");
+        if (names_.size() > kMaxTensors + 1) refuse_file(file_, "more than a million tensors");
         state_ = State::kEntryValue;
         return true;
       case State::kMetadata:
         metadata_key_ = std::move(key);
         if (out_.metadata.contains(metadata_key_)) {
-          fail(file_, "duplicate metadata key '" + printable(metadata_key_) + "'");
+          refuse_file(file_, "duplicate metadata key '" + printable(metadata_key_) + "'");
         }
-        if (out_.metadata.size() >= kMaxMetadata) fail(file_, "too many metadata entries");
+        if (out_.metadata.size() >= kMaxMetadata) refuse_file(file_, "too many metadata entries");
         state_ = State::kMetadataValue;
         return true;
       case State::kEntry:
@@ -84,7 +75,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
         return true;
       case State::kDType:
         entry_.dtype = find_dtype(value);
-        if (!entry_.dtype) fail(file_, name_, "unknown dtype '" + printable(value) + "'");
+        if (!entry_.dtype) refuse_tensor(file_, name_, "unknown dtype '" + printable(value) + "'");
         state_ = State::kEntry;
         return true;
       default:
@@ -113,14 +104,14 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   bool number_unsigned(std::uint64_t value) override {
     if (state_ != State::kShapeItems && state_ != State::kOffsetsItems) return scalar("a number");
     if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-      fail(file_, name_, "number " + std::to_string(value) + " is too large");
+      refuse_tensor(file_, name_, "number " + std::to_string(value) + " is too large");
     }
     auto& list = state_ == State::kShapeItems ? *entry_.shape : *entry_.offsets;
     const size_t most = state_ == State::kShapeItems ? Shape::kMaxRank : 2;
     if (list.size() == most) {
-      fail(file_, name_,
-           state_ == State::kShapeItems ? "more than 8 dimensions"
-                                        : "data_offsets has more than two numbers");
+      refuse_tensor(file_, name_,
+                    state_ == State::kShapeItems ? "more than 8 dimensions"
+                                                 : "data_offsets has more than two numbers");
     }
     list.push_back(static_cast<int64_t>(value));
     return true;
@@ -160,7 +151,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   [[noreturn]] void bad_json(std::size_t position) const {
-    fail(file_, "header is not valid JSON at byte " + std::to_string(position));
+    refuse_file(file_, "header is not valid JSON at byte " + std::to_string(position));
   }
 
  private:
@@ -189,9 +180,9 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
 
   bool entry_key(const std::string& key) {
     if (!entry_.keys.insert(key).second) {
-      fail(file_, name_, "duplicate key '" + printable(key) + "'");
+      refuse_tensor(file_, name_, "duplicate key '" + printable(key) + "'");
     }
-    if (entry_.keys.size() > kMaxFields) fail(file_, name_, "too many fields");
+    if (entry_.keys.size() > kMaxFields) refuse_tensor(file_, name_, "too many fields");
     state_ = key == "dtype"          ? State::kDType
              : key == "shape"        ? State::kShape
              : key == "data_offsets" ? State::kOffsets
@@ -211,10 +202,10 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   void finish_entry() {
-    if (!entry_.dtype) fail(file_, name_, "has no dtype");
-    if (!entry_.shape) fail(file_, name_, "has no shape");
+    if (!entry_.dtype) refuse_tensor(file_, name_, "has no dtype");
+    if (!entry_.shape) refuse_tensor(file_, name_, "has no shape");
     if (!entry_.offsets || entry_.offsets->size() != 2) {
-      fail(file_, name_, "has no data_offsets of two numbers");
+      refuse_tensor(file_, name_, "has no data_offsets of two numbers");
     }
     out_.tensors.push_back(
         {name_, *entry_.dtype, Shape(*entry_.shape), (*entry_.offsets)[0], (*entry_.offsets)[1]});
@@ -224,11 +215,11 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     const std::string reason = std::string("unexpected ") + what + " in the header";
     const bool in_tensor = state_ != State::kStart && state_ != State::kEntries &&
                            state_ != State::kMetadata && state_ != State::kMetadataValue;
-    if (in_tensor) fail(file_, name_, reason);
+    if (in_tensor) refuse_tensor(file_, name_, reason);
     if (state_ == State::kMetadataValue) {
-      fail(file_, "metadata '" + printable(metadata_key_) + "' is not a string");
+      refuse_file(file_, "metadata '" + printable(metadata_key_) + "' is not a string");
     }
-    fail(file_, reason);
+    refuse_file(file_, reason);
   }
 
   const std::string& file_;
@@ -246,19 +237,20 @@ void check_size(const TensorEntry& tensor, int64_t data_size, const std::string&
   if (!bytes) {
     const auto n = tensor.shape.checked_numel();
     const bool partial = n && *n <= std::numeric_limits<int64_t>::max() / bits_of(tensor.dtype);
-    fail(file, tensor.name,
-         fmt::format("shape {} of {} {}", tensor.shape, name_of(tensor.dtype),
-                     partial ? "does not fill whole bytes" : "overflows"));
+    refuse_tensor(file, tensor.name,
+                  fmt::format("shape {} of {} {}", tensor.shape, name_of(tensor.dtype),
+                              partial ? "does not fill whole bytes" : "overflows"));
   }
   if (tensor.begin > tensor.end || tensor.end > data_size) {
-    fail(file, tensor.name,
-         fmt::format("bytes {} to {} lie outside the {} bytes of data (is the file truncated?)",
-                     tensor.begin, tensor.end, data_size));
+    refuse_tensor(
+        file, tensor.name,
+        fmt::format("bytes {} to {} lie outside the {} bytes of data (is the file truncated?)",
+                    tensor.begin, tensor.end, data_size));
   }
   if (tensor.byte_size() != *bytes) {
-    fail(file, tensor.name,
-         fmt::format("{} bytes of data, but shape {} of {} takes {}", tensor.byte_size(),
-                     tensor.shape, name_of(tensor.dtype), *bytes));
+    refuse_tensor(file, tensor.name,
+                  fmt::format("{} bytes of data, but shape {} of {} takes {}", tensor.byte_size(),
+                              tensor.shape, name_of(tensor.dtype), *bytes));
   }
 }
 
@@ -269,18 +261,18 @@ void check_coverage(const std::vector<TensorEntry>& tensors, int64_t data_size,
   for (const TensorEntry& tensor : tensors) {
     if (tensor.begin < covered) {
       HT_ASSERT(previous != nullptr);  // nothing lies before 0
-      fail(file, tensor.name,
-           "its bytes overlap those of tensor '" + printable(previous->name) + "'");
+      refuse_tensor(file, tensor.name,
+                    "its bytes overlap those of tensor '" + printable(previous->name) + "'");
     }
     if (tensor.begin > covered) {
-      fail(file, tensor.name,
-           fmt::format("{} bytes before it belong to no tensor", tensor.begin - covered));
+      refuse_tensor(file, tensor.name,
+                    fmt::format("{} bytes before it belong to no tensor", tensor.begin - covered));
     }
     covered = tensor.end;
     previous = &tensor;
   }
   if (covered != data_size) {
-    fail(file, fmt::format("{} bytes at the end belong to no tensor", data_size - covered));
+    refuse_file(file, fmt::format("{} bytes at the end belong to no tensor", data_size - covered));
   }
 }
 
@@ -289,17 +281,18 @@ void check_coverage(const std::vector<TensorEntry>& tensors, int64_t data_size,
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> bytes,
                                            const std::string& file) {
   const auto size = static_cast<int64_t>(bytes.size());
-  if (size < 8) fail(file, fmt::format("{} bytes are too few for a safetensors file", size));
+  if (size < 8) refuse_file(file, fmt::format("{} bytes are too few for a safetensors file", size));
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<uint64_t>(bytes[i]);
   if (length > static_cast<uint64_t>(size - 8)) {
-    fail(file, fmt::format("header length {} is beyond the file's {} bytes (not safetensors, or "
-                           "truncated)",
-                           length, size));
+    refuse_file(file,
+                fmt::format("header length {} is beyond the file's {} bytes (not safetensors, or "
+                            "truncated)",
+                            length, size));
   }
   if (length > static_cast<uint64_t>(kMaxSafetensorsHeader)) {
-    fail(file,
-         fmt::format("header of {} bytes is over the limit of {}", length, kMaxSafetensorsHeader));
+    refuse_file(file, fmt::format("header of {} bytes is over the limit of {}", length,
+                                  kMaxSafetensorsHeader));
   }
   SafetensorsHeader header;
   header.data_offset = 8 + static_cast<int64_t>(length);
@@ -333,10 +326,11 @@ std::string write_safetensors_header(std::span<const TensorEntry> tensors, const
   text.resize((text.size() + 7) / 8 * 8, ' ');
   if (tensors.size() > kMaxTensors || metadata.size() > kMaxMetadata ||
       text.size() > static_cast<size_t>(kMaxSafetensorsHeader)) {
-    fail(file, fmt::format("its header would be of {} bytes, {} tensors and {} metadata entries, "
-                           "more than readers take ({}, {}, {})",
-                           text.size(), tensors.size(), metadata.size(), kMaxSafetensorsHeader,
-                           kMaxTensors, kMaxMetadata));
+    refuse_file(file,
+                fmt::format("its header would be of {} bytes, {} tensors and {} metadata entries, "
+                            "more than readers take ({}, {}, {})",
+                            text.size(), tensors.size(), metadata.size(), kMaxSafetensorsHeader,
+                            kMaxTensors, kMaxMetadata));
   }
   std::string out(8, '\0');
   for (int i = 0; i < 8; ++i) out[i] = static_cast<char>(text.size() >> (8 * i) & 0xFF);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "halftone/base/error.h"
+#include "halftone/io/refuse.h"
 #include "halftone/numerics/swizzle.h"
 
 namespace halftone {
@@ -11,10 +11,6 @@ namespace {
 
 constexpr int64_t kLargestSide = int64_t{1} << 40;
 
-[[noreturn]] void fail(const std::string& file, const std::string& tensor,
-                       const std::string& reason) {
-  throw Error(ErrorCode::kInvalidInput, file, "tensor '{}': {}", printable(tensor), reason);
-}
 std::string described(const TensorEntry& entry) {
   return fmt::format("is {} {}", name_of(entry.dtype), entry.shape);
 }
@@ -39,7 +35,7 @@ Shape matrix_shape(const TensorEntry& codes, const std::string& file) {
   const bool sane = codes.shape.rank() == 2 && codes.shape[0] > 0 && codes.shape[1] > 0 &&
                     codes.shape[0] < kLargestSide && codes.shape[1] < kLargestSide &&
                     (codes.dtype != DType::kF4 || codes.shape[1] % 2 == 0);
-  if (!sane) fail(file, codes.name, described(codes) + " instead of a matrix of codes");
+  if (!sane) refuse_tensor(file, codes.name, described(codes) + " instead of a matrix of codes");
   const int64_t per_element = codes.dtype == DType::kU8 ? 2 : 1;
   return {codes.shape[0], codes.shape[1] * per_element};
 }
@@ -57,9 +53,9 @@ Format fp8_format(const TensorEntry& codes, const TensorEntry& scales, const std
       return e5m2 ? formats::fp8_e5m2 : formats::fp8;
     }
   }
-  fail(file, scales.name,
-       fmt::format("{}, but {} {} takes one F32, F32 [{}] or exponents per 32 columns",
-                   described(scales), name_of(codes.dtype), codes.shape, rows));
+  refuse_tensor(file, scales.name,
+                fmt::format("{}, but {} {} takes one F32, F32 [{}] or exponents per 32 columns",
+                            described(scales), name_of(codes.dtype), codes.shape, rows));
 }
 
 }  // namespace
@@ -111,7 +107,7 @@ StoredWeight describe_parts(const PartNames& names, const PartEntries& parts,
   StoredWeight weight;
   weight.codes = names.codes;
   weight.shape = weight.padded = matrix_shape(codes, file);
-  if (parts.scales == nullptr) fail(file, names.scales, "is missing");
+  if (parts.scales == nullptr) refuse_tensor(file, names.scales, "is missing");
   weight.scales = names.scales;
   if (fp8) {
     weight.format = fp8_format(codes, *parts.scales, file);
@@ -126,11 +122,11 @@ StoredWeight describe_parts(const PartNames& names, const PartEntries& parts,
   if (parts.global_scale != nullptr) {
     const TensorEntry& global = *parts.global_scale;
     if (!is_high_precision(global.dtype) || global.shape.checked_numel() != 1) {
-      fail(file, global.name, described(global) + " instead of one F32");
+      refuse_tensor(file, global.name, described(global) + " instead of one F32");
     }
     weight.global_scale = names.global_scale;
   } else if (!names.global_is_optional) {
-    fail(file, names.global_scale, "is missing");
+    refuse_tensor(file, names.global_scale, "is missing");
   }
   return weight;
 }
@@ -150,13 +146,13 @@ void check_block_scales(const StoredWeight& weight, const TensorEntry& scales,
   const bool shape = weight.swizzled ? is_swizzled : scales.shape == linear;
   if (dtype && shape) return;
   const bool other = dtype && (weight.swizzled ? scales.shape == linear : is_swizzled);
-  fail(file, scales.name,
-       fmt::format("{}, but {} {} takes {} {} {}{}", described(scales), f.name, weight.padded,
-                   weight.swizzled ? "swizzled" : "linear", mx ? "F8_E8M0" : "F8_E4M3",
-                   weight.swizzled ? tiles : linear,
-                   other ? fmt::format(" (it would fit as {} scales)",
-                                       weight.swizzled ? "linear" : "swizzled")
-                         : ""));
+  refuse_tensor(file, scales.name,
+                fmt::format("{}, but {} {} takes {} {} {}{}", described(scales), f.name,
+                            weight.padded, weight.swizzled ? "swizzled" : "linear",
+                            mx ? "F8_E8M0" : "F8_E4M3", weight.swizzled ? tiles : linear,
+                            other ? fmt::format(" (it would fit as {} scales)",
+                                                weight.swizzled ? "linear" : "swizzled")
+                                  : ""));
 }
 
 }  // namespace halftone

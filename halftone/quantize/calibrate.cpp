@@ -49,12 +49,6 @@ void count(const ConstView& x, int step, int threads, InputRange& range) {
   });
 }
 
-Tensor copy_of(const Tensor& x) {
-  Tensor y = Tensor::empty(x.dtype(), x.shape());
-  std::copy(x.bytes().begin(), x.bytes().end(), y.mutable_bytes().begin());
-  return y;
-}
-
 std::vector<int> kept_steps(const CalibrationOptions& options) {
   std::vector<int> steps;
   const int points = std::min(options.points_per_prompt, options.steps);
@@ -185,11 +179,11 @@ class Calibrator {
           !options_.only_moments && std::find(layout_.points.begin(), layout_.points.end(),
                                               std::pair(prompt, step_)) != layout_.points.end();
       if (kept) {
-        result_.points.push_back({prompt, step_, copy_of(latents), copy_of(v)});
+        result_.points.push_back({prompt, step_, latents.clone(), v.clone()});
       }
       Tensor taken = v;
       if (guided_) {
-        taken = copy_of(v);
+        taken = v.clone();
         const Tensor away = guided_prediction(model_, latents, step, negative_, negative_, 0);
         guide(model_.model().sampling().guidance_rule, options_.guidance, taken.mutable_as<float>(),
               away.as<float>());

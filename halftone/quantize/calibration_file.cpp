@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kFingerprint = "halftone.calibration";
+constexpr const char* kCalibrationKey = "halftone.calibration";
 constexpr const char* kDone = "halftone.prompts";
 constexpr const char *kSearch = "halftone.search", *kLosses = "losses";
 constexpr const char *kAmax = "amax.", *kHistogram = "histogram.", *kMoments = "moments.";
@@ -28,9 +28,10 @@ Tensor tensor_of(DType dtype, const Shape& shape, const Range& values) {
   return x;
 }
 
-class Reader {
+class CalibrationReader {
  public:
-  Reader(const fs::path& path, const CalibrationLayout& layout) : file_(path), layout_(layout) {}
+  CalibrationReader(const fs::path& path, const CalibrationLayout& layout)
+      : file_(path), layout_(layout) {}
 
   CalibrationProgress read() {
     CalibrationProgress progress;
@@ -62,7 +63,7 @@ class Reader {
   }
 
   int prompts_done() const {
-    if (metadata(kFingerprint) != layout_.fingerprint) {
+    if (metadata(kCalibrationKey) != layout_.fingerprint) {
       fail("it is of other options or another model");
     }
     const std::string text = metadata(kDone);
@@ -161,7 +162,7 @@ void write_calibration(const fs::path& path, const std::string& fingerprint, int
     tensors.emplace_back(point_name("latents", p.prompt, p.step), p.latents);
     tensors.emplace_back(point_name("velocity", p.prompt, p.step), p.velocity);
   }
-  write_resume_file(path, tensors, {{kFingerprint, fingerprint}, {kDone, std::to_string(done)}});
+  write_resume_file(path, tensors, {{kCalibrationKey, fingerprint}, {kDone, std::to_string(done)}});
 }
 
 void write_losses(const fs::path& path, const std::string& fingerprint,
@@ -196,7 +197,7 @@ std::vector<double> read_losses(const fs::path& path, const LossLayout& layout) 
 }
 
 CalibrationProgress read_calibration(const fs::path& path, const CalibrationLayout& layout) {
-  return Reader(path, layout).read();
+  return CalibrationReader(path, layout).read();
 }
 
 }  // namespace halftone

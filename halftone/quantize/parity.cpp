@@ -11,12 +11,6 @@
 namespace halftone {
 namespace {
 
-Tensor copy_of(const Tensor& x) {
-  Tensor y = Tensor::empty(x.dtype(), x.shape());
-  std::copy(x.bytes().begin(), x.bytes().end(), y.mutable_bytes().begin());
-  return y;
-}
-
 // x with Gaussian noise of this much of its own size.
 Tensor disturbed(const Tensor& x, double amount, uint64_t seed) {
   if (amount == 0) return x;
@@ -24,7 +18,7 @@ Tensor disturbed(const Tensor& x, double amount, uint64_t seed) {
   for (const float v : x.as<float>()) squares += double{v} * v;
   const double size = std::sqrt(squares / static_cast<double>(x.numel()));
   const Tensor noise = seeded_noise(x.shape(), seed);
-  Tensor y = copy_of(x);
+  Tensor y = x.clone();
   for (int64_t i = 0; i < y.numel(); ++i) {
     y.mutable_as<float>()[i] += static_cast<float>(amount * size) * noise.as<float>()[i];
   }
@@ -69,7 +63,7 @@ class Predictor {
 // Where a prediction alone would lead: the next latents, or, of samplers that remember earlier
 // predictions, the picture that this one amounts to.
 Tensor stepped(const SamplerStep& step, const Tensor& latents, const Tensor& velocity) {
-  Tensor moved = copy_of(latents);
+  Tensor moved = latents.clone();
   const bool remembers = !step.memory.empty();
   combine(remembers ? step.clean : step.latents,
           {moved.mutable_as<float>(), velocity.as<float>(), {}, {}}, moved.mutable_as<float>());

@@ -14,9 +14,9 @@ namespace {
 
 constexpr std::string_view kHighPrecision = "high-precision";
 
-class Reader {
+class RecipeReader {
  public:
-  explicit Reader(const std::string& where) : where_(where) {}
+  explicit RecipeReader(const std::string& where) : where_(where) {}
 
   [[noreturn]] void fail(const toml::node& at, const std::string& reason) const {
     throw Error(ErrorCode::kInvalidInput, where_, "line {}: {}", at.source().begin.line, reason);
@@ -137,7 +137,7 @@ RecipeFile parse_recipe(std::string_view text, const std::string& where) {
     throw Error(ErrorCode::kInvalidInput, where, "line {}: {}", error.source().begin.line,
                 printable(error.description()));
   }
-  const Reader read(where);
+  const RecipeReader read(where);
   read.check_keys(root, {"version", "family", "format", "rounding", "select", "keep", "layer",
                          "input_scales", "calibration", "certificate", "origin"});
   const auto* version = root["version"].as_integer();

@@ -12,19 +12,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kFingerprint = "halftone.rounded";
+constexpr const char* kRoundedKey = "halftone.rounded";
 constexpr const char *kCodes = "codes", *kScales = "scales", *kGlobal = "global_scale";
 
 std::string name_of(const char* part, const Format& format, const std::string& weight) {
   return fmt::format("{}.{}.{}", part, format.name, weight);
 }
 
-class Reader {
+class RoundedReader {
  public:
-  Reader(const fs::path& path, const RoundedLayout& layout) : file_(path), layout_(layout) {}
+  RoundedReader(const fs::path& path, const RoundedLayout& layout) : file_(path), layout_(layout) {}
 
   RoundedWeights read() {
-    const auto found = file_.metadata().find(kFingerprint);
+    const auto found = file_.metadata().find(kRoundedKey);
     if (found == file_.metadata().end() || found->second != layout_.fingerprint) {
       fail("it is of other options or another model");
     }
@@ -114,11 +114,11 @@ void write_rounded(const fs::path& path, const std::string& fingerprint,
       tensors.emplace_back(name_of(kGlobal, q.format, name), q.global_scale);
     }
   }
-  write_resume_file(path, tensors, {{kFingerprint, fingerprint}});
+  write_resume_file(path, tensors, {{kRoundedKey, fingerprint}});
 }
 
 RoundedWeights read_rounded(const fs::path& path, const RoundedLayout& layout) {
-  return Reader(path, layout).read();
+  return RoundedReader(path, layout).read();
 }
 
 }  // namespace halftone

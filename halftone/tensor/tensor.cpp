@@ -1,5 +1,6 @@
 #include "halftone/tensor/tensor.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "halftone/base/error.h"
@@ -47,6 +48,12 @@ std::span<std::byte> Tensor::mutable_bytes() {
   HT_ASSERT(writable_ != nullptr);
   return writable_->mutable_bytes().subspan(static_cast<size_t>(offset_),
                                             static_cast<size_t>(byte_size_));
+}
+
+Tensor Tensor::clone() const {
+  Tensor copy = Tensor::empty(dtype_, shape_);
+  std::copy(bytes().begin(), bytes().end(), copy.mutable_bytes().begin());
+  return copy;
 }
 
 Tensor Tensor::reshape(const Shape& shape) const {

@@ -51,6 +51,8 @@ class Tensor {
     return {reinterpret_cast<T*>(mutable_bytes().data()), static_cast<size_t>(numel())};
   }
 
+  Tensor clone()
+      const;  // the same elements in memory of its own; the CPU must be able to read them
   Tensor reshape(const Shape& shape) const;       // same elements, same order
   Tensor rows(int64_t begin, int64_t end) const;  // [begin, end) of the first dimension
   // This and `next` as one tensor, along the first dimension; nothing where it does not begin where

@@ -15,6 +15,7 @@
 #include "halftone/quantize/quantize_file.h"
 #include "tests/support/backend.h"
 #include "tests/support/load_pipeline.h"
+#include "tests/support/silent.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_zimage.h"
 
@@ -22,7 +23,6 @@ namespace halftone {
 namespace {
 
 namespace fs = std::filesystem;
-const auto kSilent = [](const Progress&) {};
 
 class ForeignModel : public testing::Test {
  protected:
@@ -45,7 +45,7 @@ class ForeignModel : public testing::Test {
     options.stream = test::tested_stream();
     const auto model = test::load_pipeline(folder_, options, transformer);
     EXPECT_TRUE(model->model().report().stored);
-    const GenerateResult made = generate(*model, request_, kSilent);
+    const GenerateResult made = generate(*model, request_, test::silent);
     const auto span = made.latents.as<float>();
     return {span.begin(), span.end()};
   }
@@ -54,7 +54,7 @@ class ForeignModel : public testing::Test {
     how.format = format;
     how.include = {"*layers.*", "*noise_refiner.*", "*context_refiner.*"};
     how.exclude = {"*adaLN*"};
-    quantize_file(from, to, how, cpu_kernels(), {2}, kSilent);
+    quantize_file(from, to, how, cpu_kernels(), {2}, test::silent);
   }
 
   test::TempDir dir_;
@@ -119,7 +119,7 @@ TEST_F(ForeignModel, GivesTheBitsOfOurOwnFile) {
     for (const Dialect dialect :
          {Dialect::kComfyUI, Dialect::kModelOpt, Dialect::kCompressedTensors, Dialect::kTorchao}) {
       if (dialect == Dialect::kComfyUI && format.span == ScaleSpan::kRow) continue;
-      convert_file(ours, file_, {dialect, {}}, kSilent);
+      convert_file(ours, file_, {dialect, {}}, test::silent);
       EXPECT_EQ(latents(), expected) << to_string(dialect) << " " << format.name;
     }
   }
@@ -133,7 +133,7 @@ TEST_F(ForeignModel, FusedTensorsUnderAPrefixWork) {
   const auto expected = latents(ours);
   for (const Dialect dialect :
        {Dialect::kComfyUI, Dialect::kModelOpt, Dialect::kCompressedTensors, Dialect::kTorchao}) {
-    convert_file(ours, theirs, {dialect, {}}, kSilent);
+    convert_file(ours, theirs, {dialect, {}}, test::silent);
     EXPECT_EQ(find_model(theirs, folder_).family->name, "z-image");
     EXPECT_EQ(latents(theirs), expected) << to_string(dialect);
   }
@@ -195,7 +195,7 @@ TEST_F(ForeignModel, InputScalesAndMarkersReachTheCaller) {
   const std::shared_ptr<Graph> graph = zimage::build_transformer(config, {1, 4, 4, 32}, {});
   for (const Dialect dialect : {Dialect::kComfyUI, Dialect::kModelOpt, Dialect::kCompressedTensors,
                                 Dialect::kTorchao, Dialect::kHalftone}) {
-    convert_file(dir_ / "scaled.safetensors", theirs, {dialect, {}}, kSilent);
+    convert_file(dir_ / "scaled.safetensors", theirs, {dialect, {}}, test::silent);
     const Checkpoint checkpoint = Checkpoint::open(theirs);
     std::map<std::string, float> scales;
     std::set<std::string> full;

@@ -14,6 +14,7 @@
 #include "tests/support/procedural.h"
 #include "tests/support/run_graph.h"
 #include "tests/support/sanitizers.h"
+#include "tests/support/silent.h"
 
 namespace halftone {
 namespace {
@@ -46,8 +47,6 @@ GenerateRequest request_of(const std::string& prompt, int steps, float guidance,
   return request;
 }
 
-const auto kSilent = [](const Progress&) {};
-
 TEST(EmojiModel, LatentsEqualDiffusers) {
   const SafetensorsFile fixture(std::filesystem::path(HALFTONE_TEST_DATA) / "emoji" /
                                 "latents.safetensors");
@@ -57,7 +56,7 @@ TEST(EmojiModel, LatentsEqualDiffusers) {
     const auto& c = cases[i];
     const auto request = request_of(c["prompt"], c["steps"], c["guidance"],
                                     fmt::format("emoji.noise.{}", i).c_str());
-    const auto result = generate(*model, request, kSilent);
+    const auto result = generate(*model, request, test::silent);
     const auto expected = test::floats(fixture.tensor(fmt::format("latents.{}", i)));
     EXPECT_LE(test::relative_error(test::floats(result.latents), expected), 1e-3) << c["prompt"];
   }
@@ -74,7 +73,7 @@ TEST(EmojiModel, EveryBlockLinearTakesEveryFormat) {
 TEST(EmojiModel, PicturesInLowPrecisionAreNear) {
   const auto request = request_of("a red apple on a blue background", 20, 0, "emoji.noise.0");
   const auto picture = [&](const char* precision) {
-    return generate(*load(precision), request, kSilent).images[0];
+    return generate(*load(precision), request, test::silent).images[0];
   };
   const Tensor exact = picture("bf16");
   const double mxfp8 = ssim(picture("mxfp8"), exact), nvfp4 = ssim(picture("nvfp4"), exact);
@@ -136,14 +135,15 @@ ParityOptions gate_options() {
 TEST(EmojiModel, PrecisionsHoldTheirFloors) {
   if (test::kSanitized) GTEST_SKIP() << "quality is measured without sanitizers";
   const ParityOptions options = gate_options();
-  const ReferenceRun reference = run_reference(*load("bf16"), schedule(), options, kSilent);
+  const ReferenceRun reference = run_reference(*load("bf16"), schedule(), options, test::silent);
   const bool on_gpu = test::rounds_weights();  // an H200 gave 0.96468 and 0.90589
   const Floor floors[] = {{"fp8", 0.9965, 0.991, 0.980},
                           {"fp8-tensor", 0.9955, 0.987, 0.978},
                           {"mxfp8", 0.9960, 0.986, 0.973},
                           {"nvfp4", on_gpu ? 0.9640 : 0.9650, on_gpu ? 0.905 : 0.909, 0.915}};
   for (const Floor& floor : floors) {
-    const ParityResult r = compare_with(reference, *load(floor.precision), options, 0, kSilent);
+    const ParityResult r =
+        compare_with(reference, *load(floor.precision), options, 0, test::silent);
     expect_above(floor, r);
   }
 }
@@ -172,10 +172,10 @@ class CalibratedEmoji : public testing::Test {
     plain.kernels = &test::tested_kernels();
     plain.stream = test::tested_stream();
     plain.compile = false;
-    seen_ = new Calibration(
-        calibrate(*test::load_pipeline(kModel, plain), schedule(), calibration, {}, {}, kSilent));
+    seen_ = new Calibration(calibrate(*test::load_pipeline(kModel, plain), schedule(), calibration,
+                                      {}, {}, test::silent));
     reference_ =
-        new ReferenceRun(run_reference(*load("bf16"), schedule(), unseen_options(), kSilent));
+        new ReferenceRun(run_reference(*load("bf16"), schedule(), unseen_options(), test::silent));
   }
   static void TearDownTestSuite() {
     delete seen_;
@@ -187,7 +187,7 @@ class CalibratedEmoji : public testing::Test {
     model->set_recipe(recipe, [](const std::string& name, const Tensor& w, const Format& f) {
       return quantize_compensated(w, f, {*seen_->moments_of(name), 2}, cpu_kernels(), {2});
     });
-    expect_above(floor, compare_with(*reference_, *model, unseen_options(), 0, kSilent));
+    expect_above(floor, compare_with(*reference_, *model, unseen_options(), 0, test::silent));
   }
 
   static inline const Calibration* seen_ = nullptr;

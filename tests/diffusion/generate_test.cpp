@@ -17,6 +17,7 @@
 #include "tests/support/load_pipeline.h"
 #include "tests/support/procedural.h"
 #include "tests/support/run_graph.h"
+#include "tests/support/silent.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_zimage.h"
 
@@ -30,7 +31,6 @@ using test::relative_error;
 using testing::HasSubstr;
 
 const fs::path kData = HALFTONE_TEST_DATA;
-const auto kSilent = [](const Progress&) {};
 
 class FromFolder : public testing::Test {
  protected:
@@ -85,7 +85,7 @@ TEST_P(PipelineGolden, EqualsDiffusersFromPromptToPicture) {
   EXPECT_LE(relative_error(floats(model->encode(request_.prompt).at("text")),
                            floats(fixture_->tensor("states"))),
             2e-5);
-  const auto result = generate(*model, request_, kSilent);
+  const auto result = generate(*model, request_, test::silent);
   EXPECT_LE(relative_error(floats(result.latents), floats(fixture_->tensor("latents.3"))), 1e-4);
   std::vector<float> images;
   for (const Tensor& image : result.images) {
@@ -101,20 +101,20 @@ TEST_F(FromFolder, APictureDoesNotDependOnItsBatch) {
   request_.seed = 7;
   const auto model = load();
   request_.batch = 3;
-  const auto together = generate(*model, request_, kSilent);
+  const auto together = generate(*model, request_, test::silent);
   request_.batch = 2;
-  const auto apart = generate(*model, request_, kSilent);
+  const auto apart = generate(*model, request_, test::silent);
   EXPECT_EQ(floats(together.latents), floats(apart.latents));
   request_.count = request_.batch = 1;
   request_.seed = 9;  // the third of the three
-  const auto alone = generate(*model, request_, kSilent);
+  const auto alone = generate(*model, request_, test::silent);
   EXPECT_EQ(floats(alone.latents), floats(together.latents.rows(2, 3)));
   EXPECT_NE(floats(alone.latents), floats(together.latents.rows(1, 2)));
 }
 
 // Latents in this precision, each from a model of its own.
 std::vector<float> latents_of(Pipeline& model, const GenerateRequest& request) {
-  return floats(generate(model, request, kSilent).latents);
+  return floats(generate(model, request, test::silent).latents);
 }
 
 TEST_F(FromFolder, EveryPrecisionRunsAndIsInvariantToTheBatch) {
@@ -152,7 +152,7 @@ TEST_F(FromFolder, AQuantizedCheckpointRunsAsStored) {
     const auto on_loading = latents_of(*load(), request_);
     how.format = format;
     fs::rename(file, dir_ / "original.safetensors");
-    quantize_file(dir_ / "original.safetensors", file, how, cpu_kernels(), {2}, kSilent);
+    quantize_file(dir_ / "original.safetensors", file, how, cpu_kernels(), {2}, test::silent);
     options_ = {};
     options_.automatic = true;
     const auto model = load();
@@ -277,7 +277,7 @@ TEST_F(FromFolder, BadRequestsAreRefusedBeforeAnyWork) {
   const auto refused = [&](const auto& change) {
     GenerateRequest bad = request_;
     change(bad);
-    return error_of([&] { generate(*model, bad, kSilent); });
+    return error_of([&] { generate(*model, bad, test::silent); });
   };
   EXPECT_EQ(refused([](auto& r) { r.width = 18; }),
             "size: 18x32 is not allowed: width and height must be multiples of 4");
@@ -404,7 +404,7 @@ TEST_F(FromFolder, APictureThatIsNoneIsAnError) {
   }
   write_safetensors(file, tensors);
   const auto model = load();
-  EXPECT_EQ(error_of([&] { generate(*model, request_, kSilent); }),
+  EXPECT_EQ(error_of([&] { generate(*model, request_, test::silent); }),
             "pixels: hold NaN or Inf: is the VAE damaged?");
 }
 

@@ -11,6 +11,7 @@
 #include "tests/support/load_pipeline.h"
 #include "tests/support/procedural.h"
 #include "tests/support/run_graph.h"
+#include "tests/support/silent.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tested_options.h"
 #include "tests/support/tiny_models.h"
@@ -23,8 +24,6 @@ using test::error_of;
 using test::floats;
 using test::relative_error;
 using testing::HasSubstr;
-
-const auto kSilent = [](const Progress&) {};
 
 class EveryFamily : public testing::TestWithParam<test::TinyModel> {
  protected:
@@ -77,7 +76,7 @@ TEST_P(EveryFamily, IsFoundByItsFolder) {
 TEST_P(EveryFamily, EveryPrecisionRunsAndIsInvariantToTheBatch) {
   GenerateRequest r = request();
   r.count = 2;
-  const auto exact = floats(generate(*load(), r, kSilent).latents);
+  const auto exact = floats(generate(*load(), r, test::silent).latents);
   for (const Format& format : {formats::fp8, formats::fp8_tensor, formats::mxfp8, formats::nvfp4}) {
     LoadOptions options = test::tested_options();
     options.format = format;
@@ -85,9 +84,9 @@ TEST_P(EveryFamily, EveryPrecisionRunsAndIsInvariantToTheBatch) {
     const auto pipeline = load(options);
     EXPECT_EQ(pipeline->model().report().formats.size(), 1u);
     r.batch = 2;
-    const auto together = floats(generate(*pipeline, r, kSilent).latents);
+    const auto together = floats(generate(*pipeline, r, test::silent).latents);
     r.batch = 1;
-    EXPECT_EQ(floats(generate(*pipeline, r, kSilent).latents), together) << format.name;
+    EXPECT_EQ(floats(generate(*pipeline, r, test::silent).latents), together) << format.name;
     const double error = relative_error(together, exact);
     EXPECT_GT(error, 1e-3) << format.name;
     EXPECT_LT(error, 0.6) << format.name;
@@ -256,7 +255,7 @@ TEST_P(EveryFamily, DeviceMemoryIsWhatWasPlanned) {
     r.count = 2 * batch;
     r.batch = batch;
     const auto planned = static_cast<double>(plan_generate(*pipeline, r).peak());
-    generate(*pipeline, r, kSilent);
+    generate(*pipeline, r, test::silent);
     EXPECT_NEAR(static_cast<double>(device.most_held), planned,
                 0.01 * planned + (64 << 10))  // weights begin at multiples of 256 bytes
         << batch;

@@ -8,6 +8,7 @@
 #include "tests/support/load_pipeline.h"
 #include "tests/support/procedural.h"
 #include "tests/support/run_graph.h"
+#include "tests/support/silent.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tested_options.h"
 #include "tests/support/tiny_flux2.h"
@@ -20,7 +21,6 @@ using test::floats;
 using test::relative_error;
 
 const fs::path kData = HALFTONE_TEST_DATA;
-const auto kSilent = [](const Progress&) {};
 
 class Flux2Engine : public testing::TestWithParam<const char*> {
  protected:
@@ -62,7 +62,7 @@ TEST_P(Flux2Engine, EqualsDiffusersFromPromptToPicture) {
     EXPECT_LE(relative_error(floats(pipeline->encode(request.prompt).at("text")),
                              floats(fixture_.tensor("states"))),
               2e-5);
-    const GenerateResult result = generate(*pipeline, request, kSilent);
+    const GenerateResult result = generate(*pipeline, request, test::silent);
     EXPECT_LE(relative_error(floats(result.latents), floats(fixture_.tensor(last))), 2e-5);
     std::vector<float> image;
     for (const Tensor& picture : result.images) {

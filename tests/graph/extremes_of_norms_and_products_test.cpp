@@ -2,15 +2,17 @@
 // reference in double.
 #include <gtest/gtest.h>
 
+#include "tests/support/extremes.h"
 #include "tests/support/run_graph.h"
 
 namespace halftone {
 namespace {
 
+using test::kInf;
+
 using test::floats;
 using Values = std::span<const Value>;
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<int> exponents() {

@@ -17,7 +17,7 @@ using Values = std::span<const Value>;
 
 constexpr double kF32 = 5e-6, kF32Sums = 2e-5, kBF16 = 5e-3;
 
-struct Case {
+struct GradientCase {
   std::string name;
   test::Builder f;
   std::vector<Tensor> inputs;
@@ -32,7 +32,7 @@ struct Random {
   Tensor operator()(const Shape& shape) const { return random_tensor(shape, seed++, dtype); }
 };
 
-void add_elementwise(std::vector<Case>& cases, const Random& random) {
+void add_elementwise(std::vector<GradientCase>& cases, const Random& random) {
   const Shape full{2, 33, 64}, ragged{5, 7, 13};
   cases.push_back({"add", [](Values v) { return v[0] + v[1]; }, {random(full), random({64})}, 2});
   cases.push_back({"add_ragged",
@@ -72,7 +72,7 @@ void add_elementwise(std::vector<Case>& cases, const Random& random) {
                    2});
 }
 
-void add_shapes(std::vector<Case>& cases, const Random& random) {
+void add_shapes(std::vector<GradientCase>& cases, const Random& random) {
   const Shape shape{3, 40, 64};
   for (const Shape& to : {Shape{64}, Shape{40, 1}, Shape{3, 1, 64}, Shape{3, 1, 1}, Shape{1},
                           Shape{1, 40, 64}, Shape{1, 40, 1}}) {
@@ -103,7 +103,7 @@ void add_shapes(std::vector<Case>& cases, const Random& random) {
   cases.push_back({"pad", [](Values v) { return pad(v[0], 2, 1, 2); }, {random(shape)}, 1});
 }
 
-void add_products(std::vector<Case>& cases, const Random& random) {
+void add_products(std::vector<GradientCase>& cases, const Random& random) {
   cases.push_back({"linear",
                    [](Values v) { return linear(v[0], v[1], v[2]); },
                    {random({2, 19, 64}), random({48, 64}), random({48})},
@@ -127,7 +127,7 @@ void add_products(std::vector<Case>& cases, const Random& random) {
   }
 }
 
-void add_norms(std::vector<Case>& cases, const Random& random) {
+void add_norms(std::vector<GradientCase>& cases, const Random& random) {
   for (const int64_t cols : {15, 128, 1100, 2056}) {
     cases.push_back({"rms_norm",
                      [](Values v) { return rms_norm(v[0], v[1], 1e-5f); },
@@ -149,7 +149,7 @@ void add_norms(std::vector<Case>& cases, const Random& random) {
   }
 }
 
-void add_attention(std::vector<Case>& cases, const Random& random) {
+void add_attention(std::vector<GradientCase>& cases, const Random& random) {
   for (const int64_t dim : {20, 64, 128, 160}) {
     const Tensor q = random({2, 70, 4, dim}), k = random({2, 83, 2, dim}),
                  v = random({2, 83, 2, dim});
@@ -177,7 +177,7 @@ void add_attention(std::vector<Case>& cases, const Random& random) {
                    kF32Sums});
 }
 
-void add_tokens(std::vector<Case>& cases, const Random& random) {
+void add_tokens(std::vector<GradientCase>& cases, const Random& random) {
   for (const int64_t half : {5, 16}) {
     for (const auto layout : {RopeLayout::kInterleaved, RopeLayout::kHalves}) {
       cases.push_back({"rope",
@@ -203,8 +203,8 @@ void add_tokens(std::vector<Case>& cases, const Random& random) {
   }
 }
 
-std::vector<Case> cases_in(DType dtype) {
-  std::vector<Case> cases;
+std::vector<GradientCase> cases_in(DType dtype) {
+  std::vector<GradientCase> cases;
   const Random random{dtype};
   add_elementwise(cases, random);
   add_shapes(cases, random);
@@ -221,7 +221,7 @@ struct Problem {
 };
 
 // f(inputs), and the gradients of sum(f * r), r random.
-Problem problem_of(const Case& c) {
+Problem problem_of(const GradientCase& c) {
   Problem p;
   std::vector<Value> values;
   for (size_t i = 0; i < c.inputs.size(); ++i) {
@@ -250,7 +250,7 @@ INSTANTIATE_TEST_SUITE_P(, GradientKernels, testing::Values(DType::kF32, DType::
                          [](const auto& tested) { return std::string(name_of(tested.param)); });
 
 TEST_P(GradientKernels, AgreeWithTheReference) {
-  for (const Case& c : cases_in(GetParam())) {
+  for (const GradientCase& c : cases_in(GetParam())) {
     SCOPED_TRACE(fmt::format("{} of {}", c.name, c.inputs[0].shape()));
     const Problem p = problem_of(c);
     const auto expected = Program(p.graph, {}, cpu_scalar_kernels(), {}).run(p.inputs);
@@ -270,7 +270,7 @@ TEST_P(GradientKernels, AgreeWithTheReference) {
 // Quantize passes gradients on as they are.
 TEST(GradientKernelCases, AreOfEveryOpThatHasAGradient) {
   std::set<Op> seen;
-  for (const Case& c : cases_in(DType::kF32)) {
+  for (const GradientCase& c : cases_in(DType::kF32)) {
     const Problem p = problem_of(c);
     for (const Node& node : p.graph->nodes()) seen.insert(node.op);
   }

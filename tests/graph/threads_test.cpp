@@ -14,13 +14,13 @@ namespace {
 using test::random_tensor;
 using Values = std::span<const Value>;
 
-struct Case {
+struct ThreadsCase {
   const char* name;
   test::Builder build;
   std::vector<Shape> inputs;
 };
 
-std::vector<Case> cases() {
+std::vector<ThreadsCase> cases() {
   const auto linear_of = [](Values v) { return linear(v[0], v[1]); };
   const auto conv = [](Values v) { return conv2d(v[0], v[1], std::nullopt, {1, {1, 1, 1, 1}}); };
   return {
@@ -53,7 +53,7 @@ std::vector<Case> cases() {
   };
 }
 
-std::vector<Tensor> tensors_of(const Case& c, DType dtype) {
+std::vector<Tensor> tensors_of(const ThreadsCase& c, DType dtype) {
   std::vector<Tensor> tensors;
   for (const Shape& shape : c.inputs) {
     tensors.push_back(random_tensor(shape, 1 + tensors.size(), dtype));
@@ -67,7 +67,7 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 }
 
 TEST(Threads, DoNotChangeTheBitsOfAnyOp) {
-  for (const Case& c : cases()) {
+  for (const ThreadsCase& c : cases()) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const auto inputs = tensors_of(c, dtype);
       const Tensor alone = test::run_op(c.build, inputs, cpu_kernels(), {1});

@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::TempDir;
 
-const fs::path kData = fs::path(HALFTONE_TEST_DATA) / "safetensors";
+const fs::path kFiles = fs::path(HALFTONE_TEST_DATA) / "safetensors";
 
 // The same bytes that tools/golden/safetensors_fixtures.py makes.
 Tensor pattern(DType dtype, const Shape& shape, int salt) {
@@ -46,7 +46,7 @@ std::vector<std::pair<std::string, Tensor>> fixture_tensors() {
 const Metadata kMetadata = {{"format", "pt"}, {"note", "größe 🍎 \"quoted\"\n"}};
 
 TEST(Safetensors, ReadsEveryDtypeThatTheReferencePackageWrote) {
-  const SafetensorsFile file(kData / "reference.safetensors");
+  const SafetensorsFile file(kFiles / "reference.safetensors");
   EXPECT_EQ(file.metadata(), kMetadata);
   size_t missing = 0;
   for (const auto& [name, tensor] : fixture_tensors()) {
@@ -68,15 +68,15 @@ TEST(Safetensors, WritesTheFileThatTheReferencePackageRead) {
   const TempDir dir;
   write_safetensors(dir / "out.safetensors", fixture_tensors(), kMetadata);
   if (std::getenv("HALFTONE_UPDATE_FIXTURES") != nullptr) {  // then verify with the tool
-    fs::copy_file(dir / "out.safetensors", kData / "written_by_halftone.safetensors",
+    fs::copy_file(dir / "out.safetensors", kFiles / "written_by_halftone.safetensors",
                   fs::copy_options::overwrite_existing);
   }
   EXPECT_TRUE(test::read_file(dir / "out.safetensors") ==
-              test::read_file(kData / "written_by_halftone.safetensors"));
+              test::read_file(kFiles / "written_by_halftone.safetensors"));
 }
 
 TEST(Safetensors, CodecsAgreeWithMlDtypesOnEveryBf16Value) {
-  const SafetensorsFile file(kData / "ml_dtypes_codes.safetensors");
+  const SafetensorsFile file(kFiles / "ml_dtypes_codes.safetensors");
   const auto e4m3 = test::bytes_of(file.tensor("e4m3")), e5m2 = test::bytes_of(file.tensor("e5m2")),
              e2m1 = test::bytes_of(file.tensor("e2m1"));
   for (uint32_t bits = 0; bits < 65536; ++bits) {
@@ -124,9 +124,9 @@ TEST(Safetensors, EmptyFileOfNoTensors) {
 }
 
 TEST(Safetensors, MissingTensorIsNamed) {
-  const SafetensorsFile file(kData / "reference.safetensors");
+  const SafetensorsFile file(kFiles / "reference.safetensors");
   EXPECT_EQ(test::error_of([&] { file.tensor("nope"); }),
-            (kData / "reference.safetensors").string() + ": has no tensor 'nope'");
+            (kFiles / "reference.safetensors").string() + ": has no tensor 'nope'");
 }
 
 // ---- what a crash or a full disk leaves behind --------------------------------------------------

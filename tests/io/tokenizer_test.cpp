@@ -16,13 +16,13 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-const std::filesystem::path kData = std::filesystem::path(HALFTONE_TEST_DATA) / "tokenizer";
+const std::filesystem::path kTokenizers = std::filesystem::path(HALFTONE_TEST_DATA) / "tokenizer";
 
 TEST(Tokenizer, EqualsTheTokenizersPackageOnHardText) {
-  const json cases = read_json_file(kData / "cases.json");
+  const json cases = read_json_file(kTokenizers / "cases.json");
   ASSERT_GT(cases.size(), 400u);
   for (const char* file : {"tokenizer.json", "tokenizer_old.json"}) {
-    const auto tokenizer = Tokenizer::load(kData / file);
+    const auto tokenizer = Tokenizer::load(kTokenizers / file);
     for (const auto& item : cases) {
       const auto text = item[0].get<std::string>();
       ASSERT_EQ(tokenizer.encode(text), item[1].get<std::vector<int32_t>>()) << json(text).dump();
@@ -31,26 +31,26 @@ TEST(Tokenizer, EqualsTheTokenizersPackageOnHardText) {
 }
 
 TEST(Tokenizer, AddedTokensAreFound) {
-  const auto tokenizer = Tokenizer::load(kData / "tokenizer.json");
+  const auto tokenizer = Tokenizer::load(kTokenizers / "tokenizer.json");
   EXPECT_EQ(tokenizer.find("<|im_end|>"), tokenizer.encode("<|im_end|>")[0]);
   EXPECT_FALSE(tokenizer.find("<|nope|>").has_value());
   EXPECT_EQ(tokenizer.vocab_size(), 476);
 }
 
 TEST(Tokenizer, LongWordsAreNotQuadratic) {
-  const auto tokenizer = Tokenizer::load(kData / "tokenizer.json");
+  const auto tokenizer = Tokenizer::load(kTokenizers / "tokenizer.json");
   EXPECT_GT(tokenizer.encode(std::string(300000, 'a')).size(), 1000u);
   EXPECT_EQ(tokenizer.encode(std::string(300000, '1')).size(), 300000u);
   EXPECT_GT(tokenizer.encode(std::string(300000, ' ') + "x").size(), 1000u);
 }
 
 TEST(Tokenizer, TextThatIsNotUtf8IsRefused) {
-  const auto tokenizer = Tokenizer::load(kData / "tokenizer.json");
+  const auto tokenizer = Tokenizer::load(kTokenizers / "tokenizer.json");
   EXPECT_EQ(test::error_of([&] { tokenizer.encode("a\xff"); }), "text: is not valid UTF-8");
 }
 
 TEST(Tokenizer, WhatIsNotSupportedIsNamed) {
-  const json good = read_json_file(kData / "tokenizer.json");
+  const json good = read_json_file(kTokenizers / "tokenizer.json");
   const auto with = [&](const auto& change) {
     json file = good;
     change(file);
@@ -77,7 +77,7 @@ TEST(Tokenizer, WhatIsNotSupportedIsNamed) {
 }
 
 TEST(Tokenizer, APatternThatGivesUpIsAnErrorInsteadOfOtherTokens) {
-  json file = read_json_file(kData / "tokenizer.json");
+  json file = read_json_file(kTokenizers / "tokenizer.json");
   json& pattern = file["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"];
   pattern = "(*NO_JIT)(*LIMIT_MATCH=100)(?:a|aa)+b";
   const auto tokenizer = Tokenizer::parse(file, "t.json");
@@ -90,7 +90,7 @@ TEST(Tokenizer, APatternThatGivesUpIsAnErrorInsteadOfOtherTokens) {
 }
 
 TEST(Tokenizer, ThreadsShareOne) {
-  const auto tokenizer = Tokenizer::load(kData / "tokenizer.json");
+  const auto tokenizer = Tokenizer::load(kTokenizers / "tokenizer.json");
   std::vector<std::string> texts(4);
   for (size_t i = 0; i < texts.size(); ++i) {
     for (int word = 0; word < 2000; ++word) {

@@ -8,16 +8,17 @@
 #include "halftone/base/error.h"
 #include "halftone/kernels/quantize.h"
 #include "halftone/numerics/minifloat.h"
+#include "tests/support/extremes.h"
 #include "tests/support/tensors.h"
 
 namespace halftone {
 namespace {
 
+using test::kInf;
+using test::kNan;
+
 using test::bytes_of;
 using test::f32_tensor;
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
-const float kNan = std::nanf("");
 
 QuantizedTensor quantize(const Tensor& x, const Format& format,
                          const QuantizeOptions& options = {}) {

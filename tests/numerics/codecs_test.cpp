@@ -9,12 +9,13 @@
 #include "halftone/numerics/bf16.h"
 #include "halftone/numerics/minifloat.h"
 #include "halftone/numerics/scale_rules.h"
+#include "tests/support/extremes.h"
 
 namespace halftone {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-const float kNan = std::nanf("");
+using test::kInf;
+using test::kNan;
 
 // The value of a code by the definition of its format, in double.
 template <class F>

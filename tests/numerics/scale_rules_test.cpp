@@ -6,12 +6,13 @@
 #include <limits>
 
 #include "halftone/base/random.h"
+#include "tests/support/extremes.h"
 
 namespace halftone {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-const float kNan = std::nanf("");
+using test::kInf;
+using test::kNan;
 
 using enum ExponentRounding;
 

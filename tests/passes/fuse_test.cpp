@@ -7,18 +7,16 @@
 #include "halftone/passes/lower.h"
 #include "halftone/passes/quantize.h"
 #include "tests/support/backend.h"
+#include "tests/support/count_ops.h"
 #include "tests/support/run_graph.h"
 
 namespace halftone {
 namespace {
 
+using test::count_ops;
+
 using test::floats;
 using test::random_tensor;
-
-int count(const Graph& graph, Op op) {
-  return static_cast<int>(std::count_if(graph.nodes().begin(), graph.nodes().end(),
-                                        [=](const Node& node) { return node.op == op; }));
-}
 
 void expect_same_bits(const std::shared_ptr<Graph>& graph, const Weights& weights = {}) {
   std::map<std::string, Tensor> inputs;
@@ -87,7 +85,7 @@ TEST_P(Fuse, QuantizingByRowOrBlockIsFusedAndByTensorIsNot) {
     recipe.format = format;
     const auto lowered = lower(*quantize_linears(*graph_, recipe).graph);
     const bool by_row = format == formats::fp8 || format == formats::mxfp8;
-    EXPECT_EQ(count(*fuse(*lowered), Op::kQuantize), by_row ? 0 : 1) << format.name;
+    EXPECT_EQ(count_ops(*fuse(*lowered), Op::kQuantize), by_row ? 0 : 1) << format.name;
     const Weights weights = {
         {"a.weight", quantize(cpu_kernels(), random_tensor({32, 64}, 5), format, {}, {1})}};
     expect_same_bits(lowered, weights);
@@ -107,8 +105,8 @@ TEST_P(Fuse, PiecesOfAConcatAreOneChainWithWhatFollows) {
       graph_->output("both", both);
       graph_->output("twice", both * f32("scale", {2, 1, first + second}));
       const auto fused = fuse(*graph_);
-      EXPECT_EQ(count(*fused, Op::kFusedRows), 1);
-      EXPECT_EQ(count(*fused, Op::kConcat) + count(*fused, Op::kSiluMul), 0);
+      EXPECT_EQ(count_ops(*fused, Op::kFusedRows), 1);
+      EXPECT_EQ(count_ops(*fused, Op::kConcat) + count_ops(*fused, Op::kSiluMul), 0);
       expect_same_bits(graph_);
     }
   }
@@ -120,7 +118,7 @@ TEST_P(Fuse, PiecesOfAConcatAreOneChainWithWhatFollows) {
   QuantizeRecipe recipe;
   recipe.format = formats::fp8;
   const auto lowered = lower(*quantize_linears(*graph_, recipe).graph);
-  EXPECT_EQ(count(*fuse(*lowered), Op::kQuantize) + count(*fuse(*lowered), Op::kConcat), 0);
+  EXPECT_EQ(count_ops(*fuse(*lowered), Op::kQuantize) + count_ops(*fuse(*lowered), Op::kConcat), 0);
   expect_same_bits(
       lowered,
       {{"a.weight", quantize(cpu_kernels(), random_tensor({32, 128}, 5), formats::fp8, {}, {1})}});
@@ -151,7 +149,7 @@ TEST_P(Fuse, QuantizingWithAStaticScaleIsFusedInEveryFormat) {
       recipe.format = format;
       recipe.input_scales = {{"a.weight", 0.004f}};
       const auto lowered = lower(*quantize_linears(*graph_, recipe).graph);
-      EXPECT_EQ(count(*fuse(*lowered), Op::kQuantize), 0) << format.name;
+      EXPECT_EQ(count_ops(*fuse(*lowered), Op::kQuantize), 0) << format.name;
       const Weights weights = {
           {"a.weight", quantize(cpu_kernels(), random_tensor({32, width}, 5), format, {}, {1})}};
       expect_same_bits(lowered, weights);

@@ -7,17 +7,15 @@
 #include "halftone/passes/quantize.h"
 #include "halftone/passes/swizzle.h"
 #include "tests/support/backend.h"
+#include "tests/support/count_ops.h"
 #include "tests/support/run_graph.h"
 
 namespace halftone {
 namespace {
 
-using test::random_tensor;
+using test::count_ops;
 
-int count(const Graph& graph, Op op) {
-  return static_cast<int>(std::count_if(graph.nodes().begin(), graph.nodes().end(),
-                                        [=](const Node& node) { return node.op == op; }));
-}
+using test::random_tensor;
 
 // Products with GELU and with a bias or none, in bf16 and FP8, agree with GELU on its own.
 TEST(FoldGelu, ProductsApplyIt) {
@@ -40,7 +38,7 @@ TEST(FoldGelu, ProductsApplyIt) {
               quantize(cpu_kernels(), random_tensor({96, 64}, 1, dtype), format, {}, {1});
         }
         const auto folded = fold_gelu(*lowered);
-        EXPECT_EQ(count(*folded, Op::kUnary), 0);
+        EXPECT_EQ(count_ops(*folded, Op::kUnary), 0);
         const std::map<std::string, Tensor> inputs = {{"x", random_tensor({2, 160, 64}, 3, dtype)}};
         const auto apart = test::tested_program(lowered, weights).run(inputs);
         const auto once = test::tested_program(folded, weights).run(inputs);
@@ -64,7 +62,7 @@ TEST(FoldGelu, WhatAQuantizerTakesAlongOrOthersReadStays) {
   QuantizeRecipe recipe;
   recipe.format = formats::fp8;
   recipe.include = {"c"};
-  EXPECT_EQ(count(*fold_gelu(*lower(*quantize_linears(*graph, recipe).graph)), Op::kUnary), 2);
+  EXPECT_EQ(count_ops(*fold_gelu(*lower(*quantize_linears(*graph, recipe).graph)), Op::kUnary), 2);
 }
 
 TEST(SwizzleBlockScales, OnlyWhereEveryReaderTakesThem) {

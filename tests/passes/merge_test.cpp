@@ -8,18 +8,16 @@
 #include "halftone/passes/lower.h"
 #include "halftone/passes/quantize.h"
 #include "tests/support/backend.h"
+#include "tests/support/count_ops.h"
 #include "tests/support/run_graph.h"
 
 namespace halftone {
 namespace {
 
+using test::count_ops;
+
 using test::floats;
 using test::random_tensor;
-
-int count(const Graph& graph, Op op) {
-  return static_cast<int>(std::count_if(graph.nodes().begin(), graph.nodes().end(),
-                                        [=](const Node& node) { return node.op == op; }));
-}
 
 // q, k and v as attention takes them.
 std::shared_ptr<Graph> attention_graph(DType dtype) {
@@ -40,7 +38,7 @@ TEST(Merge, ThreeProjectionsAreOneProduct) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const auto graph = attention_graph(dtype);
     const auto merged = merge_linears(*graph);
-    EXPECT_EQ(count(*merged, Op::kLinear), 1);
+    EXPECT_EQ(count_ops(*merged, Op::kLinear), 1);
     EXPECT_EQ(weight_stacks(*merged), (Stacks{{"q", "k", "v"}}));
     EXPECT_EQ(merged->weights().size(), 1u);  // the parts are not asked for
     Weights weights;
@@ -103,9 +101,9 @@ TEST(Merge, ModulationOfAllBlocksIsOneProduct) {
   const auto merged = merge_linears(*graph);
   EXPECT_EQ(weight_stacks(*merged), (Stacks{{"a.b", "b.b", "c.b"}, {"a.w", "b.w", "c.w"}}));
   const auto fused = fuse(*merged);
-  EXPECT_EQ(count(*fused, Op::kLinear), 1);
+  EXPECT_EQ(count_ops(*fused, Op::kLinear), 1);
   // Modulation of all blocks from its columns, and the blocks.
-  EXPECT_EQ(count(*fused, Op::kFusedRows), 2);
+  EXPECT_EQ(count_ops(*fused, Op::kFusedRows), 2);
   const std::map<std::string, Tensor> inputs = {{"c", random_tensor({2, 32}, 50)},
                                                 {"x", random_tensor({2, 5, 16}, 51)}};
   const auto apart = test::tested_program(graph, weights).run(inputs).at("y");

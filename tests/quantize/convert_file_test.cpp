@@ -9,6 +9,7 @@
 #include "halftone/io/dialect_writer.h"
 #include "halftone/kernels/quantize.h"
 #include "tests/support/errors.h"
+#include "tests/support/silent.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tensors.h"
 
@@ -22,7 +23,6 @@ using testing::HasSubstr;
 
 constexpr Dialect kDialects[] = {Dialect::kHalftone, Dialect::kComfyUI, Dialect::kModelOpt,
                                  Dialect::kCompressedTensors, Dialect::kTorchao};
-const auto kSilent = [](const Progress&) {};
 
 class ConvertFile : public testing::Test {
  protected:
@@ -53,7 +53,7 @@ class ConvertFile : public testing::Test {
     write_safetensors(in_, tensors, metadata);
   }
   FileConvertReport convert(const fs::path& from, const fs::path& to, Dialect dialect) {
-    return convert_file(from, to, {dialect, {}}, kSilent);
+    return convert_file(from, to, {dialect, {}}, test::silent);
   }
 
   test::TempDir dir_;

@@ -7,6 +7,7 @@
 #include "halftone/io/safetensors_writer.h"
 #include "halftone/io/stored_weights.h"
 #include "tests/support/errors.h"
+#include "tests/support/silent.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tensors.h"
 
@@ -16,8 +17,6 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 using testing::UnorderedElementsAre;
-
-const auto kSilent = [](const Progress&) {};
 
 class QuantizeCheckpoint : public testing::Test {
  protected:
@@ -35,7 +34,7 @@ class QuantizeCheckpoint : public testing::Test {
     std::map<std::string, WeightChoice> chosen;
     for (const char* name : {"a.weight", "b.weight"}) chosen[name] = {formats::nvfp4, true, {}};
     const FileQuantizeOptions how{formats::nvfp4, {}, {}, chosen, {}, {}};
-    quantize_checkpoint(Checkpoint::open(in_), out_, how, cpu_kernels(), {1}, kSilent);
+    quantize_checkpoint(Checkpoint::open(in_), out_, how, cpu_kernels(), {1}, test::silent);
     return Checkpoint::open(out_);
   }
   static void expect_both(const Checkpoint& checkpoint) {
@@ -92,7 +91,7 @@ TEST_F(QuantizeCheckpoint, ShardsInAnyDialectAreReadAsOne) {
       const Checkpoint written = quantize();
       return load_stored(written, read_stored_weights(written).weights.at("b.weight"));
     }();
-    if (dialect != Dialect::kHalftone) convert_checkpoint(input, out_, dialect, kSilent);
+    if (dialect != Dialect::kHalftone) convert_checkpoint(input, out_, dialect, test::silent);
     const Checkpoint out = Checkpoint::open(out_);
     expect_both(out);
     EXPECT_TRUE(out.unindexed().empty());

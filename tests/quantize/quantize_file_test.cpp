@@ -9,6 +9,7 @@
 #include "halftone/io/safetensors_writer.h"
 #include "halftone/kernels/quantize.h"
 #include "tests/support/errors.h"
+#include "tests/support/silent.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tensors.h"
 
@@ -19,8 +20,6 @@ namespace fs = std::filesystem;
 using test::error_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-const auto kSilent = [](const Progress&) {};
 
 std::string describe(const FileQuantizeReport::Kept& kept) {
   return kept.name + ": " + kept.reason;
@@ -38,7 +37,7 @@ class QuantizeFile : public testing::Test {
   }
   FileQuantizeReport run(const FileQuantizeOptions& options) {
     write_safetensors(in_, tensors_, {{"k", "v"}});
-    return quantize_file(in_, out_, options, cpu_kernels(), {2}, kSilent);
+    return quantize_file(in_, out_, options, cpu_kernels(), {2}, test::silent);
   }
   FileQuantizeReport run(const Format& format) { return run(FileQuantizeOptions{format, {}, {}}); }
   std::string failure(const FileQuantizeOptions& options) {
@@ -211,7 +210,7 @@ TEST_F(QuantizeFile, QuantizingTwiceOrOntoItselfIsRefused) {
   run(formats::fp8);
   const auto again = [&](const fs::path& from, const fs::path& to) {
     return error_of(
-        [&] { quantize_file(from, to, {formats::fp8, {}, {}}, cpu_kernels(), {1}, kSilent); });
+        [&] { quantize_file(from, to, {formats::fp8, {}, {}}, cpu_kernels(), {1}, test::silent); });
   };
   EXPECT_THAT(again(out_, dir_ / "x"), HasSubstr("is quantized already (halftone"));
   const std::string before = test::read_file(in_);

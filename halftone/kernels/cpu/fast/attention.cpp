@@ -9,9 +9,9 @@
 namespace halftone::fast {
 namespace {
 
-class Attention {
+class ProductAttention {
  public:
-  explicit Attention(const AttentionArgs& args)
+  explicit ProductAttention(const AttentionArgs& args)
       : args_(args),
         batch_(args.q.shape[0]),
         queries_(args.q.shape[1]),
@@ -95,16 +95,18 @@ class Attention {
   int64_t batch_, queries_, heads_, dim_, keys_, groups_;
 };
 
-bool is_mine(const AttentionArgs& a) {
+bool takes_products(const AttentionArgs& a) {
   return is_real(a.q.dtype) && is_real(a.k.dtype) && is_real(a.v.dtype) && a.y.shape.numel() > 0;
 }
 
 }  // namespace
 
 void fill_attention(Kernels& table) {
-  table.attention.prefer(
-      {is_mine, [](const AttentionArgs& a, Stream s) { Attention(a).run(s); },
-       [](const AttentionArgs& a, const Stream& s) { return Attention(a).workspace(s.threads); }});
+  table.attention.prefer({takes_products,
+                          [](const AttentionArgs& a, Stream s) { ProductAttention(a).run(s); },
+                          [](const AttentionArgs& a, const Stream& s) {
+                            return ProductAttention(a).workspace(s.threads);
+                          }});
 }
 
 }  // namespace halftone::fast
