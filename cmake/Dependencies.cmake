@@ -1,6 +1,7 @@
 # Libraries, all from Debian packages (tools/setup installs them). What is not there is said
 # and left out: Highway and oneDNN (reference kernels serve), PCRE2 and utf8proc (prompts cannot be
-# read), xxHash (files have no model hash), toml++ (recipes cannot be read).
+# read), xxHash (files have no model hash), toml++ (recipes cannot be read), libjpeg and libwebp
+# (pictures to train on are PNG only).
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
@@ -10,6 +11,9 @@ find_package(hwy QUIET)
 find_path(DNNL_INCLUDE_DIR dnnl.hpp)
 find_library(DNNL_LIBRARY dnnl)
 find_package(PNG REQUIRED)
+find_package(JPEG QUIET)
+find_path(WEBP_INCLUDE_DIR webp/decode.h)
+find_library(WEBP_LIBRARY webp)
 find_path(XXHASH_INCLUDE_DIR xxhash.h)
 find_package(tomlplusplus QUIET)
 find_path(PCRE2_INCLUDE_DIR pcre2.h)
@@ -24,6 +28,9 @@ else()
 endif()
 if(NOT tomlplusplus_FOUND)
   message(STATUS "Recipes: written only (toml++ not found)")
+endif()
+if(NOT JPEG_FOUND OR NOT WEBP_LIBRARY OR NOT WEBP_INCLUDE_DIR)
+  message(STATUS "Pictures: without JPEG or WebP (libjpeg or libwebp not found)")
 endif()
 if(NOT XXHASH_INCLUDE_DIR)
   message(STATUS "Model hash: none (xxHash not found)")

@@ -31,6 +31,12 @@ set_target_properties(halftone_static PROPERTIES
 
 # What a program needs besides libhalftone.a, by the names that linkers know.
 set(needed fmt png)
+if(JPEG_FOUND)
+  list(APPEND needed jpeg)
+endif()
+if(WEBP_LIBRARY AND WEBP_INCLUDE_DIR)
+  list(APPEND needed webp)
+endif()
 set(needed_folders "")
 if(hwy_FOUND)
   list(APPEND needed hwy)

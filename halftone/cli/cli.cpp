@@ -35,11 +35,49 @@ bool nobody_reads(int error) { return error == EBADF || error == EPIPE; }
 
 // What lies below names a field where the command line has a flag: max_memory is --max-memory.
 std::string with_flag(const Error& error) {
-  constexpr std::string_view kFlags[] = {
-      "base",   "budget",    "certify",  "device",  "dialect",    "exclude",
-      "format", "guidance",  "include",  "lora",    "max-memory", "model",
-      "output", "precision", "rounding", "samples", "scheduler",  "search-points",
-      "seed",   "size",      "steps",    "strict",  "threads"};
+  constexpr std::string_view kFlags[] = {"accumulate",
+                                         "alpha",
+                                         "base",
+                                         "batch",
+                                         "budget",
+                                         "caption-dropout",
+                                         "certify",
+                                         "clip",
+                                         "data",
+                                         "device",
+                                         "dialect",
+                                         "ema",
+                                         "exclude",
+                                         "format",
+                                         "guidance",
+                                         "include",
+                                         "lora",
+                                         "lr",
+                                         "max-memory",
+                                         "min-snr",
+                                         "model",
+                                         "optimizer",
+                                         "output",
+                                         "precision",
+                                         "prior",
+                                         "rank",
+                                         "resolution",
+                                         "rounding",
+                                         "samples",
+                                         "schedule",
+                                         "scheduler",
+                                         "search-points",
+                                         "seed",
+                                         "shift",
+                                         "sigma-deviation",
+                                         "sigma-mean",
+                                         "size",
+                                         "steps",
+                                         "strict",
+                                         "targets",
+                                         "threads",
+                                         "warmup",
+                                         "weight-decay"};
   std::string name = error.where();
   std::replace(name.begin(), name.end(), '_', '-');
   const bool flag = std::find(std::begin(kFlags), std::end(kFlags), name) != std::end(kFlags);
@@ -71,7 +109,7 @@ int run(int argc, const char* const* argv, const Context& process) {
   Engine engine;
   Context context = process;
   context.engine = &engine;
-  CLI::App app("Generates with and quantizes diffusion models in FP8, MXFP8 and NVFP4.",
+  CLI::App app("Generates with, quantizes and trains diffusion models in FP8, MXFP8 and NVFP4.",
                "halftone");
   app.set_version_flag("--version", std::string("halftone ") + version());
   app.require_subcommand(1);
@@ -86,6 +124,7 @@ int run(int argc, const char* const* argv, const Context& process) {
   add_inspect(app, context);
   add_quantize(app, context);
   add_sheet(app, context);
+  add_train(app, context);
   add_compare(app, context);
   add_convert(app, context);
   refuse_empty_values(app);

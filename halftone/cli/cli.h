@@ -39,6 +39,7 @@ void add_inspect(CLI::App& app, const Context& context);
 void add_quantize(CLI::App& app, const Context& context);
 void add_sheet(CLI::App& app, const Context& context);
 void add_compare(CLI::App& app, const Context& context);
+void add_train(CLI::App& app, const Context& context);
 
 // Parses and runs; every Error becomes one line on stderr and an exit code.
 int run(int argc, const char* const* argv, const Context& context);

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -20,6 +19,7 @@
 #include "halftone/io/png.h"
 #include "halftone/io/safetensors_file.h"
 #include "halftone/io/safetensors_writer.h"
+#include "halftone/runtime/devices.h"
 
 namespace halftone::cli {
 namespace {
@@ -59,15 +59,6 @@ Tensor load_noise(const std::string& path) {
   if (entry == nullptr && file.tensors().size() == 1) entry = &file.tensors()[0];
   if (entry == nullptr) throw Error(ErrorCode::kInvalidInput, path, "has no tensor 'latents'");
   return file.tensor(*entry);
-}
-
-// Memory of this process that is not a file's, in bytes.
-int64_t anonymous_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("RssAnon:")) return std::stoll(line.substr(8)) * 1024;
-  }
-  return 0;
 }
 
 GenerateRequest request_of(const GenerateOptions& options, const LoadedModel& loaded) {
@@ -157,7 +148,7 @@ void run_generate(GenerateOptions options, const Context& context) {
     // What libraries will take besides (oneDNN's generated code, zlib's windows), as measured.
     constexpr int64_t kLibraries = 5 << 19;
     outcome.planned.process =
-        std::max<int64_t>(0, anonymous_bytes() - outcome.planned.owned_weights) + kLibraries;
+        std::max<int64_t>(0, anonymous_memory() - outcome.planned.owned_weights) + kLibraries;
   }
   check_memory(outcome.loaded, outcome.planned, options.model.max_memory);
   std::FILE* const report = options.output == "-" ? stderr : stdout;
@@ -167,7 +158,7 @@ void run_generate(GenerateOptions options, const Context& context) {
   Results results(options, request, outcome, model.latent_shape(request.width, request.height));
   ProgressBar bar("generating", context, options.json, ProgressBar::Unit::kSteps);
   const ProgressFn progress = [&](const Progress& step) {
-    outcome.host_measured = std::max(outcome.host_measured, anonymous_bytes());
+    outcome.host_measured = std::max(outcome.host_measured, anonymous_memory());
     const DeviceContext* device = outcome.loaded.context.get();
     outcome.measured = device != nullptr ? device->memory().most_held : outcome.host_measured;
     bar.update(step);

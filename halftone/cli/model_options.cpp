@@ -74,7 +74,7 @@ LoadedModel load(const ModelOptions& options, const Context& context) {
   return context.engine->load(spec_of(options, context));
 }
 
-void add_model_options(CLI::App& command, ModelOptions& options) {
+void add_base_options(CLI::App& command, ModelOptions& options) {
   command
       .add_option("-m,--model", options.model,
                   "A model folder in diffusers layout, or a transformer as a single file (default: "
@@ -96,16 +96,6 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
       ->type_name("P")
       ->check(precision_name({"auto", "stored"}));
   command
-      .add_option("--threshold", options.threshold,
-                  "The least velocity cosine of a certificate that --precision auto trusts")
-      ->capture_default_str()
-      ->type_name("C")
-      ->check(finite_number(0, 1));
-  command.add_option("--lora", options.loras, "An adapter to apply; may be given several times")
-      ->type_name("FILE|DIR[:STRENGTH]")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command
       .add_option("--compile", options.compile,
                   "Fuse operations; on a GPU also record launches: auto, on or off")
       ->capture_default_str()
@@ -123,6 +113,20 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
       ->type_name("N")
       ->check(CLI::Range(1, 256));
   command.add_flag("--strict", options.strict, "Fail with exit code 3 instead of falling back");
+}
+
+void add_model_options(CLI::App& command, ModelOptions& options) {
+  add_base_options(command, options);
+  command
+      .add_option("--threshold", options.threshold,
+                  "The least velocity cosine of a certificate that --precision auto trusts")
+      ->capture_default_str()
+      ->type_name("C")
+      ->check(finite_number(0, 1));
+  command.add_option("--lora", options.loras, "An adapter to apply; may be given several times")
+      ->type_name("FILE|DIR[:STRENGTH]")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
 void add_scheduler_option(CLI::App& command, std::string& scheduler) {

@@ -22,6 +22,9 @@ struct ModelOptions {
   bool strict = false;
   double threshold = 0.99;  // of a certificate's velocity cosine, for --precision auto
 };
+// Which model, and how it runs.
+void add_base_options(CLI::App& command, ModelOptions& options);
+// And adapters, and what --precision auto trusts.
 void add_model_options(CLI::App& command, ModelOptions& options);
 
 // How pictures are sampled; what is not given is the model's.

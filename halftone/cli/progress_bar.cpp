@@ -26,6 +26,10 @@ void ProgressBar::update(const Progress& progress) {
   if (context_.interrupted && context_.interrupted()) {
     throw Error(ErrorCode::kCancelled, "", "interrupted");
   }
+  draw(progress);
+}
+
+void ProgressBar::draw(const Progress& progress) {
   const auto now = Clock::now();
   if (!visible_ || now - last_ < std::chrono::milliseconds(100)) return;
   last_ = now;
@@ -45,7 +49,7 @@ void ProgressBar::update(const Progress& progress) {
   print_note("\r\x1b[K{} [{}{}] {:3.0f}%  {}  {}  {}", title_,
              std::string(static_cast<size_t>(filled), '#'),
              std::string(static_cast<size_t>(kWidth - filled), '.'), share * 100, speed, left,
-             printable(progress.item, 40));
+             printable(progress.item, 64));
   std::fflush(stderr);
 }
 

@@ -20,6 +20,8 @@ class ProgressBar {
 
   // Draws at most ten times a second; throws Error{kCancelled} after Ctrl-C.
   void update(const Progress& progress);
+  // Only draws.
+  void draw(const Progress& progress);
   void clear();  // wipes the line, so that what follows starts on a clean one
 
  private:

@@ -221,6 +221,17 @@ std::string Model::hash() const {
   return model_hash(files);
 }
 
+std::string Model::encoders_hash() const {
+  std::vector<const Checkpoint*> files;
+  for (size_t i = 0; i < encoders_.size(); ++i) files.push_back(files_[i].get());
+  return model_hash(files);
+}
+
+std::string Model::codec_hash() const {
+  const Checkpoint* file = files_.back().get();
+  return model_hash({&file, 1});
+}
+
 std::shared_ptr<const Adapter> Model::load_adapter(const std::string& file) const {
   const auto targets = denoiser_->lora_targets(*smallest_graph());
   return std::make_shared<Adapter>(LoraAdapter::load(file, targets), options_.stream.device);
@@ -242,6 +253,12 @@ std::vector<LinearInfo> Model::linears() const {
     found.push_back({linear.weight, linear.shape, group_of.at(linear.weight)});
   }
   return found;
+}
+
+std::shared_ptr<const Model> Model::without_encoders() const {
+  const std::shared_ptr<Model> model(new Model(*this));
+  for (auto& encoder : model->encoders_) encoder = nullptr;
+  return model;
 }
 
 QuantizeReport Model::plan_recipe(const QuantizeRecipe& recipe) const {

@@ -99,7 +99,11 @@ class Model {
   const LoadOptions& options() const { return options_; }
   const LoadReport& report() const { return report_; }
   std::string hash() const;  // of the checkpoint files
+  // Of those of the text encoders, and of the codec.
+  std::string encoders_hash() const;
+  std::string codec_hash() const;
 
+  bool has_encoders() const { return encoders_.empty() || encoders_[0] != nullptr; }
   const ModelPart& encoder_part(size_t index) const { return *encoders_[index]; }
   const ModelPart& denoiser_part() const { return *denoiser_weights_; }
   const ModelPart& codec_part() const { return *codec_weights_; }
@@ -117,6 +121,9 @@ class Model {
   // shared, and nothing is read anew. Not for files that are quantized.
   std::shared_ptr<const Model> with_recipe(const std::optional<QuantizeRecipe>& recipe,
                                            const WeightQuantizer& quantizer = {}) const;
+  // The same without encoders of text, whose memory is free once no one else has them. Prompts are
+  // to be known by then: Pipeline::remember.
+  std::shared_ptr<const Model> without_encoders() const;
   // What a recipe would convert and keep, without converting anything.
   QuantizeReport plan_recipe(const QuantizeRecipe& recipe) const;
 

@@ -55,8 +55,8 @@ float strength_of(const AdapterChoices& row, const std::shared_ptr<const Adapter
 
 }  // namespace
 
-Pipeline::Pipeline(std::shared_ptr<const Model> model)
-    : loaded_(std::move(model)), model_(loaded_) {
+Pipeline::Pipeline(std::shared_ptr<const Model> model, std::shared_ptr<Arena> arena)
+    : loaded_(std::move(model)), model_(loaded_), arena_(std::move(arena)) {
   encoders_.resize(model_->conditioner().folders().size());
 }
 
@@ -122,12 +122,18 @@ Pipeline::Entry& Pipeline::decoder_program(const Shape& latents) {
   });
 }
 
+Pipeline::Entry& Pipeline::picture_program(const Shape& pictures) {
+  return entry(picture_encoders_, pictures.str(), model_->codec_part(), {}, [&] {
+    return model_->codec().encoder(pictures, {model_->options().activations, false});
+  });
+}
+
 ModelMemory Pipeline::plan(const Shape& latents, const SamplerGraph& sampler,
                            std::span<const std::string> prompts, const AdapterChoices& adapters) {
   const int64_t rows = sampler.jobs * (sampler.rule == GuidanceRule::kNone ? 1 : 2);
   ModelMemory memory;
   for (size_t i = 0; i < encoders_.size(); ++i) {
-    add_weights(model_->encoder_part(i).weights(), memory);
+    if (model_->has_encoders()) add_weights(model_->encoder_part(i).weights(), memory);
   }
   add_weights(model_->denoiser_part().weights(), memory);
   add_weights(model_->codec_part().weights(), memory);
@@ -152,6 +158,10 @@ ModelMemory Pipeline::plan(const Shape& latents, const SamplerGraph& sampler,
   const Conditioner& conditioner = model_->conditioner();
   std::vector<int64_t> texts;
   for (const std::string& prompt : prompts) {
+    if (const auto known = remembered_.find(prompt); known != remembered_.end()) {
+      texts.push_back(known->second.at("text").shape()[0]);
+      continue;
+    }
     const PromptTokens tokens = conditioner.tokenize(prompt);
     texts.push_back(conditioner.text_tokens(tokens));
     for (size_t i = 0; i < encoders_.size(); ++i) {
@@ -176,7 +186,14 @@ ModelMemory Pipeline::plan(const Shape& latents, const SamplerGraph& sampler,
   return memory;
 }
 
+void Pipeline::remember(const std::string& prompt, Condition condition) {
+  remembered_[prompt] = std::move(condition);
+}
+
 Condition Pipeline::encode(const std::string& prompt) {
+  if (const auto known = remembered_.find(prompt); known != remembered_.end()) {
+    return known->second;
+  }
   for (auto it = known_.begin(); it != known_.end(); ++it) {
     if (it->prompt != prompt) continue;
     known_.splice(known_.begin(), known_, it);
@@ -322,6 +339,11 @@ BlockOutputs Pipeline::block_outputs(const Tensor& latents, std::span<const floa
 
 Tensor Pipeline::decode(const Tensor& latents) {
   return decoder_program(latents.shape()).program->run({{"latents", latents}}).at("image");
+}
+
+Tensor Pipeline::encode_pictures(const Tensor& pictures) {
+  return as_float(
+      picture_program(pictures.shape()).program->run({{"image", pictures}}).at("latents"));
 }
 
 void Pipeline::observe_linears(LinearObserver observer) {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -49,7 +50,9 @@ struct Rows {
 
 class Pipeline {
  public:
-  explicit Pipeline(std::shared_ptr<const Model> model);
+  // The arena may be shared with what runs in turns with this.
+  explicit Pipeline(std::shared_ptr<const Model> model,
+                    std::shared_ptr<Arena> arena = std::make_shared<Arena>());
 
   const Model& model() const { return *model_; }
   std::shared_ptr<const Model> shared_model() const { return model_; }
@@ -59,8 +62,9 @@ class Pipeline {
   ModelMemory plan(const Shape& latents, const SamplerGraph& sampler,
                    std::span<const std::string> prompts, const AdapterChoices& adapters = {});
 
-  // The last few prompts are remembered.
+  // The last few prompts are remembered, and those that are told here for good.
   Condition encode(const std::string& prompt);
+  void remember(const std::string& prompt, Condition condition);
   // The prediction for each row of latents [rows, ...], at a step of its own.
   Tensor predict(const Tensor& latents, std::span<const SamplerStep* const> at, const Rows& rows);
   // The same for flow models: the velocity d latents / d sigma.
@@ -72,6 +76,8 @@ class Pipeline {
                              std::span<const Condition> conditions);
   // Pictures [B, 3, H, W], about -1 to 1.
   Tensor decode(const Tensor& latents);
+  // And back: latents [B, C, h, w] as a sampler leaves them, the middle of what they may be.
+  Tensor encode_pictures(const Tensor& pictures);
 
   // A prediction and the sampler's step behind it: `give` sets the inputs of the sampler, `take`
   // copies what it gave. Latents are one tensor per row, where the model runs.
@@ -121,6 +127,7 @@ class Pipeline {
   Entry& denoiser_program(const DenoiserShape& shape, const Use& use,
                           std::span<const std::shared_ptr<const Adapter>> adapters);
   Entry& decoder_program(const Shape& latents);
+  Entry& picture_program(const Shape& pictures);
   // The program for these rows, with everything given but latents.
   Program& prepare(const Shape& latents, std::span<const float> times, const Rows& rows,
                    const Use& use);
@@ -129,9 +136,9 @@ class Pipeline {
 
   std::shared_ptr<const Model> loaded_, model_;
   // Encoders, denoiser and codec run one after the other.
-  std::shared_ptr<Arena> arena_ = std::make_shared<Arena>();
+  std::shared_ptr<Arena> arena_;
   std::vector<Programs> encoders_;
-  Programs denoisers_, decoders_;
+  Programs denoisers_, decoders_, picture_encoders_;
   int built_ = 0;
   std::vector<std::string> notes_;
   LinearObserver observer_;
@@ -143,6 +150,7 @@ class Pipeline {
     Condition condition;
   };
   std::list<Known> known_;  // prompts, the most recent first
+  std::map<std::string, Condition> remembered_;
 };
 
 }  // namespace halftone

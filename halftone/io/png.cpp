@@ -20,16 +20,39 @@ struct CloseFile {
 using File = std::unique_ptr<std::FILE, CloseFile>;
 
 // libpng reports through callbacks that must not return; an exception leaves through them.
+template <ErrorCode kCode>
 [[noreturn]] void on_error(png_structp png, png_const_charp message) {
   const auto* name = static_cast<const std::string*>(png_get_error_ptr(png));
-  throw Error(ErrorCode::kIo, *name, "PNG: {}", printable(message));
+  throw Error(kCode, *name, "PNG: {}", printable(message));
 }
+constexpr auto* on_write_error = on_error<ErrorCode::kIo>;
+constexpr auto* on_read_error = on_error<ErrorCode::kInvalidInput>;
 void on_warning(png_structp, png_const_charp) {}
 void write_bytes(png_structp png, png_bytep bytes, size_t count) {
   static_cast<OutputFile*>(png_get_io_ptr(png))->write(std::as_bytes(std::span(bytes, count)));
 }
 
 }  // namespace
+
+void put_on_white(std::vector<uint8_t>& pixels) {
+  const size_t count = pixels.size() / 4;
+  for (size_t i = 0; i < count; ++i) {
+    const unsigned alpha = pixels[4 * i + 3];
+    for (size_t c = 0; c < 3; ++c) {
+      const unsigned mixed = pixels[4 * i + c] * alpha + 255 * (255 - alpha);
+      pixels[3 * i + c] = static_cast<uint8_t>((mixed + 127) / 255);
+    }
+  }
+  pixels.resize(count * 3);
+}
+
+void check_picture_size(int64_t width, int64_t height, const std::string& name) {
+  constexpr int64_t kMostPixels = int64_t{1} << 28;
+  if (width < 1 || height < 1 || width > kMostPixels / height) {
+    throw Error(ErrorCode::kInvalidInput, name, "{}x{} pixels are more than can be read", width,
+                height);
+  }
+}
 
 std::vector<uint8_t> to_rgb(const Tensor& image) {
   const int64_t height = image.shape()[1], width = image.shape()[2];
@@ -71,7 +94,8 @@ void write_png(const std::filesystem::path& path, const PngImage& image) {
   const auto width = static_cast<png_uint_32>(image.width);
   const auto height = static_cast<png_uint_32>(image.height);
   OutputFile file(path);
-  png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, &name, on_error, on_warning);
+  png_structp png =
+      png_create_write_struct(PNG_LIBPNG_VER_STRING, &name, on_write_error, on_warning);
   png_infop info = png_create_info_struct(png);
   const auto destroy = [&](void*) { png_destroy_write_struct(&png, &info); };
   const std::unique_ptr<void, decltype(destroy)> guard(png, destroy);
@@ -96,29 +120,41 @@ void write_png(const std::filesystem::path& path, const PngImage& image) {
   file.commit();
 }
 
-PngImage read_png(const std::filesystem::path& path) {
+PngImage read_png(const std::filesystem::path& path, PngAlpha alpha) {
   std::string name = path.string();
   const File file(std::fopen(name.c_str(), "rb"));
   if (!file) throw Error(ErrorCode::kNotFound, name, "{}", std::strerror(errno));
-  png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &name, on_error, on_warning);
+  png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &name, on_read_error, on_warning);
   png_infop info = png_create_info_struct(png);
   const auto destroy = [&](void*) { png_destroy_read_struct(&png, &info, nullptr); };
   const std::unique_ptr<void, decltype(destroy)> guard(png, destroy);
   png_init_io(png, file.get());
   png_read_info(png, info);
-  png_set_expand(png);
-  png_set_strip_16(png);
-  png_set_strip_alpha(png);
-  png_set_gray_to_rgb(png);
-  png_read_update_info(png, info);
   PngImage image;
   image.width = png_get_image_width(png, info);
   image.height = png_get_image_height(png, info);
-  image.rgb.resize(static_cast<size_t>(image.width * image.height * 3));
-  HT_ASSERT(png_get_rowbytes(png, info) == static_cast<size_t>(image.width) * 3);
-  for (int64_t r = 0; r < image.height; ++r) {
-    png_read_row(png, image.rgb.data() + r * image.width * 3, nullptr);
+  check_picture_size(image.width, image.height, name);
+  png_set_expand(png);
+  png_set_strip_16(png);
+  png_set_gray_to_rgb(png);
+  const bool on_white = alpha == PngAlpha::kOnWhite;
+  if (on_white) {
+    png_set_add_alpha(png, 0xFF, PNG_FILLER_AFTER);
+  } else {
+    png_set_strip_alpha(png);
   }
+  const int passes = png_set_interlace_handling(png);
+  png_read_update_info(png, info);
+  const size_t channels = on_white ? 4 : 3;
+  const size_t row = static_cast<size_t>(image.width) * channels;
+  HT_ASSERT(png_get_rowbytes(png, info) == row);
+  image.rgb.resize(row * static_cast<size_t>(image.height));
+  for (int pass = 0; pass < passes; ++pass) {
+    for (int64_t r = 0; r < image.height; ++r) {
+      png_read_row(png, image.rgb.data() + static_cast<size_t>(r) * row, nullptr);
+    }
+  }
+  if (on_white) put_on_white(image.rgb);
   png_read_end(png, info);
   png_textp chunks = nullptr;
   int count = 0;

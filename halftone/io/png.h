@@ -26,7 +26,15 @@ void write_png(const std::filesystem::path& path, const Tensor& image, const Png
 // The file's bytes instead.
 std::vector<uint8_t> encode_png(const Tensor& image);
 
+// An Error where a picture has more pixels than anyone's, before memory is taken for them.
+void check_picture_size(int64_t width, int64_t height, const std::string& name);
+
+// [H, W, 4] with alpha to [H, W, 3] on white.
+void put_on_white(std::vector<uint8_t>& pixels);
+
 std::vector<uint8_t> to_rgb(const Tensor& image);  // F32 [3, H, W] to [H, W, 3]
-PngImage read_png(const std::filesystem::path& path);
+// What is transparent is dropped: the colours are as they are stored; or it shows white.
+enum class PngAlpha : uint8_t { kDropped, kOnWhite };
+PngImage read_png(const std::filesystem::path& path, PngAlpha alpha = PngAlpha::kDropped);
 
 }  // namespace halftone

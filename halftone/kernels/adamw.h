@@ -6,8 +6,12 @@
 
 #include "halftone/base/host_device.h"
 #include "halftone/kernels/op_args.h"
+#include "halftone/numerics/minifloat.h"
 
 namespace halftone {
+
+// Values whose 8-bit moments share a scale.
+inline constexpr int64_t kMomentBlock = 256;
 
 struct AdamWFactors {
   float decay;        // of the parameter
@@ -16,6 +20,7 @@ struct AdamWFactors {
   float rate;         // with the first moment's correction
   float root, eps;    // of the denominator, with the second's
   float gradient_scale;
+  float average_rate;
 };
 
 inline AdamWFactors adamw_factors(const AdamWArgs& args) {
@@ -30,7 +35,8 @@ inline AdamWFactors adamw_factors(const AdamWArgs& args) {
           f(lr / (1 - std::pow(b1, step))),
           f(1 / std::sqrt(1 - std::pow(b2, step))),
           args.eps,
-          args.gradient_scale};
+          args.gradient_scale,
+          args.average_rate};
 }
 
 HT_HOST_DEVICE inline void adamw_step(const AdamWFactors& f, float gradient, float& parameter,
@@ -39,6 +45,23 @@ HT_HOST_DEVICE inline void adamw_step(const AdamWFactors& f, float gradient, flo
   first = f.keep1 * first + f.add1 * g;
   second = f.keep2 * second + f.add2 * g * g;
   parameter = f.decay * parameter - f.rate * first / (sqrtf(second) * f.root + f.eps);
+}
+
+// Moments in 8 bits, in units of their block's scale. The root of the second is stored, which
+// halves the range that it needs, and it is rounded up: a step may become shorter by that, never
+// longer, and what is not zero does not become so.
+HT_HOST_DEVICE inline float moment_scale(float largest) {
+  constexpr float kSmallest = 1e-30f;  // below, the reciprocal is no number
+  return largest < kSmallest ? 0.0f : largest / E4M3::kMax;
+}
+HT_HOST_DEVICE inline uint8_t encode_moment(float value, float scale) {
+  return scale == 0 ? uint8_t{0} : encode<E4M3>(value / scale);
+}
+HT_HOST_DEVICE inline uint8_t encode_root(float root, float scale) {
+  if (scale == 0 || root == 0) return 0;
+  const uint8_t code = encode<E4M3>(root / scale);
+  const bool below = code < E4M3::kMaxCode && decode<E4M3>(code) * scale < root;
+  return static_cast<uint8_t>(code + (below ? 1 : 0));
 }
 
 }  // namespace halftone

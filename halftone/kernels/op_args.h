@@ -167,7 +167,13 @@ struct AdamWArgs {
   int64_t step = 1;          // from 1 on
   float gradient_scale = 1;  // of clipping, and of a mean over several gradients
   ConstView gradients;
-  View parameters, first, second;  // first and second: moments of gradients
+  // first and second: moments of gradients, F32; or E4M3 (of the second its root, rounded up) with
+  // an F32 scale for every kMomentBlock values.
+  View parameters, first, second;
+  View first_scales = {}, second_scales = {};
+  // A running mean of the parameters, where there is one: it comes nearer by this share.
+  View average = {};
+  float average_rate = 0;
 };
 struct GaussianArgs {
   ConstView keys;  // I32 [rows, 4]

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "halftone/base/error.h"
-#include "halftone/quantize/resume_file.h"
+#include "halftone/io/resume_file.h"
 
 namespace halftone {
 namespace {

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "halftone/base/error.h"
+#include "halftone/io/resume_file.h"
 #include "halftone/numerics/minifloat.h"
-#include "halftone/quantize/resume_file.h"
 
 namespace halftone {
 namespace {

@@ -112,6 +112,14 @@ int64_t available_memory() {
   return std::min(available, std::max<int64_t>(0, most - used));
 }
 
+int64_t anonymous_memory() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssAnon:")) return std::stoll(line.substr(8)) * 1024;
+  }
+  return 0;
+}
+
 std::vector<std::string> backends() {
   if (has_cuda()) return {"cpu", "cuda"};
   return {"cpu"};

@@ -30,6 +30,8 @@ DeviceInfo cpu_device();
 // Memory that a process can still take without swapping: what the machine has left, or what its
 // control group allows if that is less.
 int64_t available_memory();
+// Memory of this process that is not a file's, in bytes.
+int64_t anonymous_memory();
 
 // Backends that this build can run on.
 std::vector<std::string> backends();

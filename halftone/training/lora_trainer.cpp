@@ -7,17 +7,11 @@
 #include "halftone/base/error.h"
 #include "halftone/base/gaussian.h"
 #include "halftone/base/text.h"
+#include "halftone/training/draws.h"
 #include "halftone/training/train_graph.h"
 
 namespace halftone {
 namespace {
-
-// What numbers are drawn for: streams of a seed that have none in common.
-enum class Draw : uint8_t { kInitial = 1, kOrder, kNoise, kStrength };
-
-PhiloxKey key_of(uint64_t seed, Draw what, uint64_t when, uint64_t which) {
-  return {seed, static_cast<uint64_t>(what) << 56 | when << 24 | which};
-}
 
 // As PEFT begins: A evenly within 1 / sqrt(in), B zero, so that nothing changes before the first
 // step.
@@ -26,27 +20,42 @@ Tensor initial_down(const Shape& shape, PhiloxKey key) {
   const float bound = 1.0f / std::sqrt(static_cast<float>(shape[1]));
   auto values = down.mutable_as<float>();
   for (size_t i = 0; i < values.size(); ++i) {
-    const double u = (philox_word(key, i) + 0.5) * 0x1p-32;
-    values[i] = static_cast<float>((2 * u - 1) * bound);
+    values[i] = static_cast<float>((2 * draw_uniform(key, i) - 1) * bound);
   }
   return down;
 }
 
+std::vector<std::string> sizes_of(const std::vector<TrainExample>& examples) {
+  if (examples.empty()) throw Error(ErrorCode::kInvalidInput, "data", "holds nothing to train on");
+  std::vector<std::string> sizes;
+  for (const TrainExample& example : examples) sizes.push_back(example.latents.shape().str());
+  return sizes;
+}
+
+int64_t text_tokens(const Condition& condition) { return condition.at("text").shape()[0]; }
+
 }  // namespace
 
 LoraTrainer::LoraTrainer(std::shared_ptr<const Model> model, std::vector<TrainExample> examples,
-                         const TrainRules& rules)
+                         const TrainRules& rules, Condition no_caption)
     : model_(std::move(model)),
       examples_(std::move(examples)),
       rules_(rules),
-      objective_(model_->sampling().scheduler, rules.sigmas, rules.min_snr) {
+      objective_(model_->sampling().scheduler, rules.sigmas, rules.min_snr),
+      no_caption_(std::move(no_caption)),
+      order_(sizes_of(examples_), std::max<int64_t>(1, rules.batch), rules.seed) {
   const auto need = [](bool fine, const char* field, const char* why) {
     if (!fine) throw Error(ErrorCode::kInvalidInput, field, "{}", why);
   };
-  need(!examples_.empty(), "data", "holds nothing to train on");
   need(rules_.rank >= 1, "rank", "is below 1");
-  need(rules_.steps >= 1 && rules_.batch >= 1 && rules_.accumulate >= 1, "steps",
-       "and batch are at least 1");
+  need(rules_.steps >= 1, "steps", "is below 1");
+  need(rules_.batch >= 1, "batch", "is below 1");
+  need(rules_.accumulate >= 1, "accumulate", "is below 1");
+  need(rules_.caption_dropout >= 0 && rules_.caption_dropout <= 1, "caption-dropout",
+       "is no share from 0 to 1");
+  need(rules_.caption_dropout == 0 || !no_caption_.empty(), "caption-dropout",
+       "needs what is shown instead of a caption");
+  need(rules_.average >= 0 && rules_.average < 1, "ema", "is no number from 0 to below 1");
   std::map<std::string, Tensor> initial;
   sites_.rank = rules_.rank;
   uint64_t index = 0;
@@ -59,59 +68,39 @@ LoraTrainer::LoraTrainer(std::shared_ptr<const Model> model, std::vector<TrainEx
     sites_.weights.insert(linear.weight);
     initial.emplace(lora_down_name(linear.weight),
                     initial_down({rules_.rank, linear.shape[1]},
-                                 key_of(rules_.seed, Draw::kInitial, 0, index++)));
+                                 draw_key(rules_.seed, Draw::kInitial, 0, index++)));
     initial.emplace(lora_up_name(linear.weight),
                     Tensor::zeros(DType::kF32, {linear.shape[0], rules_.rank}));
   }
   need(!sites_.weights.empty(), "targets", "match no linear of the model's blocks");
   const LoadOptions& load = model_->options();
-  parameters_ = std::make_unique<Parameters>(initial, *load.kernels, load.stream);
+  const ParameterOptions how{rules_.small_moments, rules_.average > 0};
+  parameters_ = std::make_unique<Parameters>(initial, how, *load.kernels, load.stream);
 }
 
-// Every example once, in an order of its own in every epoch; examples of one size go together.
-void LoraTrainer::shuffle() {
-  std::vector<std::pair<uint32_t, size_t>> order;
-  for (size_t i = 0; i < examples_.size(); ++i) {
-    const PhiloxKey key = key_of(rules_.seed, Draw::kOrder, static_cast<uint64_t>(epoch_), 0);
-    order.emplace_back(philox_word(key, i), i);
+std::vector<LoraTrainer::Row> LoraTrainer::rows_of(const std::vector<size_t>& batch,
+                                                   int64_t part) const {
+  std::vector<Row> rows;
+  for (size_t r = 0; r < batch.size(); ++r) {
+    const TrainExample& example = examples_[batch[r]];
+    const auto at = static_cast<uint64_t>(part) * batch.size() + r;
+    const PhiloxKey key = draw_key(rules_.seed, Draw::kCaption, static_cast<uint64_t>(step_), at);
+    const bool dropped = draw_uniform(key) < rules_.caption_dropout;
+    rows.push_back({&example, dropped ? &no_caption_ : &example.condition, at});
   }
-  std::sort(order.begin(), order.end());
-  std::map<std::string, std::vector<size_t>> open;  // by size
-  batches_.clear();
-  for (const auto& [word, i] : order) {
-    auto& batch = open[examples_[i].latents.shape().str()];
-    batch.push_back(i);
-    if (static_cast<int64_t>(batch.size()) < rules_.batch) continue;
-    batches_.push_back(std::move(batch));
-    batch.clear();
-  }
-  for (auto& [size, batch] : open) {
-    if (batch.empty()) continue;
-    // Filled up with its own, so that a size has one program.
-    for (size_t i = 0; static_cast<int64_t>(batch.size()) < rules_.batch; ++i) {
-      batch.push_back(batch[i]);
-    }
-    batches_.push_back(std::move(batch));
-  }
-  std::reverse(batches_.begin(), batches_.end());
-  ++epoch_;
+  return rows;
 }
 
-std::vector<size_t> LoraTrainer::next_batch() {
-  if (batches_.empty()) shuffle();
-  std::vector<size_t> batch = std::move(batches_.back());
-  batches_.pop_back();
-  return batch;
-}
-
-LoraTrainer::Entry& LoraTrainer::program_for(const std::vector<size_t>& batch) {
-  std::vector<int64_t> texts;
-  for (const size_t i : batch) texts.push_back(examples_[i].condition.at("text").shape()[0]);
+LoraTrainer::Entry& LoraTrainer::program_for(const Shape& latents, std::span<const int64_t> texts) {
+  constexpr size_t kMostPrograms = 16;
   const Denoiser& denoiser = model_->denoiser();
-  const DenoiserShape shape = denoiser.shape(examples_[batch[0]].latents.shape(), texts);
-  const auto found = programs_.find(shape.str());
-  if (found != programs_.end()) return found->second;
-
+  const DenoiserShape shape = denoiser.shape(latents, texts);
+  for (auto it = programs_.begin(); it != programs_.end(); ++it) {
+    if (it->shape.str() != shape.str()) continue;
+    programs_.splice(programs_.begin(), programs_, it);
+    return programs_.front();
+  }
+  if (programs_.size() == kMostPrograms) programs_.pop_back();
   std::vector<std::string> trained;
   for (const auto& [name, weight] : parameters_->weights()) trained.push_back(name);
   const LoadOptions& load = model_->options();
@@ -127,41 +116,76 @@ LoraTrainer::Entry& LoraTrainer::program_for(const std::vector<size_t>& batch) {
   for (const std::string& note : program->notes()) {
     if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);
   }
-  return programs_.emplace(shape.str(), Entry{shape, std::move(program)}).first->second;
+  programs_.push_front({shape, std::move(program)});
+  return programs_.front();
 }
 
-// The loss of a batch; its gradients are added to those of the step.
-double LoraTrainer::run(const std::vector<size_t>& batch, int64_t part) {
-  Entry& entry = program_for(batch);
-  const auto rows = static_cast<int64_t>(batch.size());
+// Of each size, with the longest texts. On a device what programs are given stays there.
+ModelMemory LoraTrainer::plan() {
+  std::map<std::string, std::pair<Shape, std::vector<int64_t>>> largest;
+  for (const TrainExample& example : examples_) {
+    auto& [shape, texts] = largest[example.latents.shape().str()];
+    shape = example.latents.shape();
+    texts.push_back(text_tokens(example.condition));
+    if (rules_.caption_dropout > 0) texts.push_back(text_tokens(no_caption_));
+  }
+  ModelMemory memory;
+  for (const auto& [name, weight] : model_->denoiser_part().weights()) {
+    const auto* quantized = std::get_if<QuantizedTensor>(&weight);
+    const Tensor& stored = quantized != nullptr ? quantized->codes : std::get<Tensor>(weight);
+    (stored.mapped() ? memory.file_weights : memory.owned_weights) += byte_size_of(weight);
+  }
+  memory.owned_weights += parameters_->bytes();
+  const bool on_device = model_->options().stream.device != nullptr;
+  for (auto& [name, size] : largest) {
+    auto& [shape, texts] = size;
+    std::sort(texts.rbegin(), texts.rend());
+    texts.resize(static_cast<size_t>(rules_.batch), texts.back());
+    const MemoryUse& use = program_for(shape, texts).program->memory();
+    memory.arena = std::max(memory.arena, use.arena);
+    memory.workspace = std::max(memory.workspace, use.workspace);
+    memory.borders =
+        on_device ? memory.borders + use.resident : std::max(memory.borders, use.borders);
+  }
+  arena_->expect(memory.arena + memory.workspace);
+  return memory;
+}
+
+// The loss of a batch; its gradients take the place of those that are there, or are added.
+double LoraTrainer::run(const std::vector<Row>& rows, bool add) {
+  std::vector<int64_t> texts;
   std::vector<const Condition*> conditions;
-  for (const size_t i : batch) conditions.push_back(&examples_[i].condition);
+  for (const Row& row : rows) {
+    texts.push_back(text_tokens(*row.condition));
+    conditions.push_back(row.condition);
+  }
+  const Shape& one = rows[0].example->latents.shape();
+  Entry& entry = program_for(one, texts);
+  const auto count = static_cast<int64_t>(rows.size());
   auto inputs = model_->denoiser().inputs(entry.shape, conditions);
-  const Shape& one = examples_[batch[0]].latents.shape();
-  std::vector<int64_t> dims = {rows};
+  std::vector<int64_t> dims = {count};
   for (int i = 0; i < one.rank(); ++i) dims.push_back(one[i]);
   Tensor latents = Tensor::empty(DType::kF32, Shape(dims));
-  Tensor time = Tensor::empty(DType::kF32, {rows}), weight = Tensor::empty(DType::kF32, {rows});
-  Tensor noising = Tensor::empty(DType::kF32, {rows, 4}),
-         keys = Tensor::empty(DType::kI32, {rows, 4});
-  Tensor strength = Tensor::empty(DType::kF32, {rows, rules_.rank});
+  Tensor time = Tensor::empty(DType::kF32, {count}), weight = Tensor::empty(DType::kF32, {count});
+  Tensor noising = Tensor::empty(DType::kF32, {count, 4}),
+         keys = Tensor::empty(DType::kI32, {count, 4});
+  Tensor strength = Tensor::empty(DType::kF32, {count, rules_.rank});
   std::ranges::fill(strength.mutable_as<float>(), rules_.alpha / static_cast<float>(rules_.rank));
-  for (size_t r = 0; r < batch.size(); ++r) {
-    const auto from = examples_[batch[r]].latents.as<float>();
+  const auto now = static_cast<uint64_t>(step_);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const auto from = rows[r].example->latents.as<float>();
     std::copy(from.begin(), from.end(),
               latents.mutable_as<float>().begin() + static_cast<std::ptrdiff_t>(r * from.size()));
-    const auto at = static_cast<uint64_t>(part) * batch.size() + r;
-    const auto now = static_cast<uint64_t>(step_);
-    const Noising drawn = objective_.draw(key_of(rules_.seed, Draw::kStrength, now, at));
+    const Noising drawn = objective_.draw(draw_key(rules_.seed, Draw::kStrength, now, rows[r].at));
     SamplerStep step;
     step.sigma = drawn.sigma;
     step.timestep = drawn.timestep;
     time.mutable_as<float>()[r] = model_->denoiser().time(step);
-    weight.mutable_as<float>()[r] = drawn.weight;
+    weight.mutable_as<float>()[r] = drawn.weight * rows[r].example->weight;
     const float factors[] = {drawn.latents, drawn.noise, drawn.target_latents, drawn.target_noise};
     std::copy(std::begin(factors), std::end(factors),
               noising.mutable_as<float>().begin() + static_cast<std::ptrdiff_t>(4 * r));
-    put_key(key_of(rules_.seed, Draw::kNoise, now, at),
+    put_key(draw_key(rules_.seed, Draw::kNoising, now, rows[r].at),
             keys.mutable_as<int32_t>().subspan(4 * r, 4));
   }
   inputs["latents"] = latents;
@@ -173,7 +197,7 @@ double LoraTrainer::run(const std::vector<size_t>& batch, int64_t part) {
   for (const auto& [name, tensor] : inputs) entry.program->set_input(name, tensor);
   entry.program->run();
   const double loss = entry.program->output("loss").as<float>()[0];
-  parameters_->take_gradients(*entry.program, part > 0);
+  parameters_->take_gradients(*entry.program, add);
   return loss;
 }
 
@@ -189,31 +213,68 @@ double LoraTrainer::rate() const {
 TrainStep LoraTrainer::step() {
   HT_ASSERT(!done());
   double loss = 0;
-  for (int64_t part = 0; part < rules_.accumulate; ++part) loss += run(next_batch(), part);
+  const BatchOrder::Position before = order_.position();
+  try {
+    for (int64_t part = 0; part < rules_.accumulate; ++part) {
+      loss += run(rows_of(order_.next(), part), part > 0);
+    }
+  } catch (...) {  // cancelled: the step is still to come
+    order_.seek(before);
+    throw;
+  }
   const auto parts = static_cast<double>(rules_.accumulate);
   TrainStep made;
   made.loss = loss / parts;
   made.gradient_norm = parameters_->gradient_norm() / parts;
   made.learning_rate = rate();
   if (!std::isfinite(made.loss) || !std::isfinite(made.gradient_norm)) {
-    throw Error(ErrorCode::kInvalidInput, "training", "the loss of step {} is {}, its gradient {}",
-                step_ + 1, made.loss, made.gradient_norm);
+    order_.seek(before);
+    throw Error(ErrorCode::kInvalidInput, "training",
+                "the loss of step {} is {} and its gradient {}{}", step_ + 1, made.loss,
+                made.gradient_norm, first_without_number());
   }
   AdamWArgs how = rules_.optimizer;
   how.learning_rate = static_cast<float>(made.learning_rate);
   how.step = step_ + 1;
   const bool clips = rules_.clip > 0 && made.gradient_norm > rules_.clip;
+  if (rules_.average > 0) {  // less at first, when what it began with counts for little
+    const auto at = static_cast<double>(step_ + 1);
+    how.average_rate = static_cast<float>(1 - std::min(rules_.average, (1 + at) / (10 + at)));
+  }
   how.gradient_scale = static_cast<float>((clips ? rules_.clip / made.gradient_norm : 1.0) / parts);
   parameters_->step(how);
   made.step = ++step_;
   return made;
 }
 
+std::string LoraTrainer::first_without_number() const {
+  const auto gradients = parameters_->gradients();
+  for (const std::string& weight : sites_.weights) {  // B's gradient needs the forward alone
+    for (const std::string& name : {lora_up_name(weight), lora_down_name(weight)}) {
+      const auto values = gradients.at(name).as<float>();
+      if (!std::ranges::all_of(values, [](float v) { return std::isfinite(v); })) {
+        return fmt::format("; the first gradient that is no number is that of '{}'", name);
+      }
+    }
+  }
+  return "";
+}
+
+LoraTrainer::State LoraTrainer::state() const {
+  return {step_, order_.position(), parameters_->state()};
+}
+
+void LoraTrainer::restore(const State& state) {
+  parameters_->restore(state.tensors);
+  order_.seek(state.position);
+  step_ = state.step;
+}
+
 TrainedLora LoraTrainer::adapters() const {
   TrainedLora lora;
   lora.strength = rules_.alpha / static_cast<float>(rules_.rank);
   lora.folder = std::string(model_->denoiser().folder());
-  const auto values = parameters_->values();
+  const auto values = parameters_->averages();
   for (const std::string& weight : sites_.weights) {
     lora.modules[weight] = {values.at(lora_down_name(weight)), values.at(lora_up_name(weight))};
   }

@@ -2,11 +2,15 @@
 // as it is stored, in whatever format; a run is a function of its rules and its seed.
 #pragma once
 
+#include <list>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "halftone/engine/model.h"
+#include "halftone/engine/pipeline.h"
+#include "halftone/training/batch_order.h"
 #include "halftone/training/lora_output.h"
 #include "halftone/training/objective.h"
 #include "halftone/training/parameters.h"
@@ -17,6 +21,7 @@ namespace halftone {
 struct TrainExample {
   Tensor latents;  // F32 [C, h, w]
   Condition condition;
+  float weight = 1;  // of its loss
 };
 
 enum class RateShape : uint8_t { kConstant, kCosine };
@@ -29,10 +34,13 @@ struct TrainRules {
   std::vector<std::string> targets;  // patterns of weights; empty: every linear of the blocks
   AdamWArgs optimizer;               // its rate is the highest one
   RateShape rate = RateShape::kConstant;
-  int64_t warmup = 0;  // steps in which the rate rises
-  double clip = 1;     // of the gradient's norm; 0: none
-  SigmaDraw sigmas;    // for velocity models
-  double min_snr = 0;  // for the others; 0: off
+  int64_t warmup = 0;          // steps in which the rate rises
+  double clip = 1;             // of the gradient's norm; 0: none
+  SigmaDraw sigmas;            // for velocity models
+  double min_snr = 0;          // for the others; 0: off
+  double caption_dropout = 0;  // share of examples that are shown without their caption
+  bool small_moments = false;  // of the optimizer, in 8 bits
+  double average = 0;          // decay of a running mean of the adapters, which is then the result
   uint64_t seed = 0;
 };
 
@@ -44,28 +52,50 @@ struct TrainStep {
 class LoraTrainer {
  public:
   // Errors name a field of the rules: no examples, patterns that match nothing, a rank below 1.
+  // `no_caption` is what caption dropout shows instead.
   LoraTrainer(std::shared_ptr<const Model> model, std::vector<TrainExample> examples,
-              const TrainRules& rules);
+              const TrainRules& rules, Condition no_caption = {});
 
   bool done() const { return step_ >= rules_.steps; }
+  // A loss or a gradient that is no number is an Error that names the step and the weight; nothing
+  // has changed then.
   TrainStep step();
-  TrainedLora adapters() const;
+  TrainedLora adapters() const;  // the running mean, where there is one
   int64_t parameters() const { return parameters_->count(); }
-  const std::vector<std::string>& notes() const {
-    return notes_;
-  }  // what runs slower than it should
+  const LoraSites& sites() const { return sites_; }
+  // What runs slower than it should, a line each.
+  const std::vector<std::string>& notes() const { return notes_; }
+
+  // Memory of its programs, for others that run between steps.
+  const std::shared_ptr<Arena>& arena() const { return arena_; }
+  // What a run takes, known before the first step. Builds the largest programs, and runs nothing.
+  ModelMemory plan();
+
+  // Everything that the next step depends on, and back.
+  struct State {
+    int64_t step = 0;
+    BatchOrder::Position position;
+    std::map<std::string, Tensor> tensors;
+  };
+  State state() const;
+  void restore(const State& state);
 
  private:
   struct Entry {
     DenoiserShape shape;
     std::unique_ptr<Program> program;
   };
-  // Examples of one size that make a batch, by their index.
-  std::vector<size_t> next_batch();
-  void shuffle();
-  Entry& program_for(const std::vector<size_t>& batch);
-  double run(const std::vector<size_t>& batch, int64_t part);
+  // A row of a batch, as it is shown.
+  struct Row {
+    const TrainExample* example;
+    const Condition* condition;
+    uint64_t at;  // in the step
+  };
+  std::vector<Row> rows_of(const std::vector<size_t>& batch, int64_t part) const;
+  Entry& program_for(const Shape& latents, std::span<const int64_t> texts);
+  double run(const std::vector<Row>& rows, bool add);
   double rate() const;
+  std::string first_without_number() const;
 
   std::shared_ptr<const Model> model_;
   std::vector<TrainExample> examples_;
@@ -73,12 +103,12 @@ class LoraTrainer {
   Objective objective_;
   LoraSites sites_;
   std::unique_ptr<Parameters> parameters_;
-  std::map<std::string, Entry> programs_;
+  Condition no_caption_;
+  BatchOrder order_;
+  std::list<Entry> programs_;  // the last few, the most recent first
   std::shared_ptr<Arena> arena_ = std::make_shared<Arena>();
   int64_t step_ = 0;
-  int64_t epoch_ = 0;
   std::vector<std::string> notes_;
-  std::vector<std::vector<size_t>> batches_;  // that are left of this epoch, the next one last
 };
 
 }  // namespace halftone

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "halftone/base/error.h"
+#include "halftone/kernels/adamw.h"
 #include "halftone/training/train_graph.h"
 
 namespace halftone {
@@ -12,14 +13,15 @@ namespace {
 constexpr int64_t kAlignment = 64;  // values: kernels read weights in wide pieces
 
 View view_of(const Tensor& x) {
+  if (!x.defined()) return {};
   return {const_cast<std::byte*>(x.address()), x.dtype(), x.shape()};
 }
 ConstView const_view_of(const Tensor& x) { return {x.address(), x.dtype(), x.shape()}; }
 
 }  // namespace
 
-Parameters::Parameters(const std::map<std::string, Tensor>& initial, const Kernels& kernels,
-                       Stream stream)
+Parameters::Parameters(const std::map<std::string, Tensor>& initial,
+                       const ParameterOptions& options, const Kernels& kernels, Stream stream)
     : kernels_(kernels), stream_(stream) {
   for (const auto& [name, tensor] : initial) {
     HT_ASSERT(tensor.dtype() == DType::kF32);
@@ -32,26 +34,60 @@ Parameters::Parameters(const std::map<std::string, Tensor>& initial, const Kerne
     std::copy(from.begin(), from.end(), host.mutable_as<float>().begin() + places_.at(name).begin);
   }
   const DeviceGuard guard(stream.device);
-  const Tensor zeros = Tensor::zeros(DType::kF32, {count_});
-  const std::pair<Tensor*, const Tensor*> all[] = {
-      {&values_, &host}, {&gradients_, &zeros}, {&first_, &zeros}, {&second_, &zeros}};
-  for (const auto& [to, from] : all) {
-    *to = allocate("what is trained");
-    auto* bytes = const_cast<std::byte*>(to->address());
-    if (stream.device != nullptr) {
-      stream.device->upload(bytes, from->bytes());
-    } else {
-      std::memcpy(bytes, from->address(), static_cast<size_t>(from->byte_size()));
-    }
+  const auto zeros = [&](DType dtype, int64_t count) {
+    const Tensor made = allocate(dtype, count);
+    put(made, Tensor::zeros(dtype, {count}));
+    return made;
+  };
+  values_ = allocate(DType::kF32, count_);
+  put(values_, host);
+  gradients_ = zeros(DType::kF32, count_);
+  const DType moments = options.small_moments ? DType::kF8E4M3 : DType::kF32;
+  first_ = zeros(moments, count_);
+  second_ = zeros(moments, count_);
+  if (options.small_moments) {
+    const int64_t blocks = (count_ + kMomentBlock - 1) / kMomentBlock;
+    first_scales_ = zeros(DType::kF32, blocks);
+    second_scales_ = zeros(DType::kF32, blocks);
+  }
+  if (options.average) {
+    average_ = allocate(DType::kF32, count_);
+    put(average_, host);
   }
   for (const auto& [name, place] : places_) weights_.emplace(name, slice(values_, name));
 }
 
-Tensor Parameters::allocate(const char* purpose) const {
-  const int64_t bytes = count_ * static_cast<int64_t>(sizeof(float));
-  const auto memory = stream_.device != nullptr ? stream_.device->allocate(bytes, purpose)
+Tensor Parameters::allocate(DType dtype, int64_t count) const {
+  const int64_t bytes = count * (dtype == DType::kF32 ? static_cast<int64_t>(sizeof(float)) : 1);
+  const auto memory = stream_.device != nullptr ? stream_.device->allocate(bytes, "what is trained")
                                                 : Storage::allocate(bytes);
-  return {memory, 0, DType::kF32, {count_}};
+  return {memory, 0, dtype, {count}};
+}
+
+void Parameters::put(const Tensor& to, const Tensor& from) const {
+  auto* bytes = const_cast<std::byte*>(to.address());
+  if (stream_.device != nullptr) {
+    stream_.device->upload(bytes, from.bytes());
+  } else {
+    std::memcpy(bytes, from.address(), static_cast<size_t>(from.byte_size()));
+  }
+}
+
+Tensor Parameters::fetch(const Tensor& from) const {
+  Tensor host = Tensor::empty(from.dtype(), from.shape());
+  if (stream_.device != nullptr) {
+    stream_.device->download(host.mutable_bytes(), from.address());
+  } else {
+    std::memcpy(host.mutable_bytes().data(), from.address(), static_cast<size_t>(from.byte_size()));
+  }
+  return host;
+}
+
+int64_t Parameters::bytes() const {
+  int64_t sum = 0;
+  for (const auto& [name, tensor] : buffers()) sum += tensor.byte_size();
+  // Gradients, and those on their way to them.
+  return sum + 2 * gradients_.byte_size();
 }
 
 Tensor Parameters::slice(const Tensor& all, const std::string& name) const {
@@ -61,23 +97,51 @@ Tensor Parameters::slice(const Tensor& all, const std::string& name) const {
 
 std::map<std::string, Tensor> Parameters::copies(const Tensor& all) const {
   const DeviceGuard guard(stream_.device);
-  Tensor host = Tensor::empty(DType::kF32, {count_});
-  if (stream_.device != nullptr) {
-    stream_.device->download(host.mutable_bytes(), all.address());
-  } else {
-    std::memcpy(host.mutable_bytes().data(), all.address(), static_cast<size_t>(all.byte_size()));
-  }
+  const Tensor host = fetch(all);
   std::map<std::string, Tensor> result;
   for (const auto& [name, place] : places_) result.emplace(name, slice(host, name));
   return result;
 }
 
 std::map<std::string, Tensor> Parameters::values() const { return copies(values_); }
+std::map<std::string, Tensor> Parameters::averages() const {
+  return copies(average_.defined() ? average_ : values_);
+}
 std::map<std::string, Tensor> Parameters::gradients() const { return copies(gradients_); }
+
+std::map<std::string, Tensor> Parameters::buffers() const {
+  std::map<std::string, Tensor> all = {{"values", values_}, {"first", first_}, {"second", second_}};
+  if (first_scales_.defined()) {
+    all.emplace("first_scales", first_scales_);
+    all.emplace("second_scales", second_scales_);
+  }
+  if (average_.defined()) all.emplace("average", average_);
+  return all;
+}
+
+std::map<std::string, Tensor> Parameters::state() const {
+  const DeviceGuard guard(stream_.device);
+  std::map<std::string, Tensor> copy;
+  for (const auto& [name, tensor] : buffers()) copy.emplace(name, fetch(tensor));
+  return copy;
+}
+
+void Parameters::restore(const std::map<std::string, Tensor>& state) {
+  const DeviceGuard guard(stream_.device);
+  const auto all = buffers();
+  for (const auto& [name, tensor] : all) {
+    const auto found = state.find(name);
+    if (found == state.end() || found->second.dtype() != tensor.dtype() ||
+        found->second.shape() != tensor.shape()) {
+      throw Error(ErrorCode::kInvalidInput, name, "is not of what is trained here");
+    }
+  }
+  for (const auto& [name, tensor] : all) put(tensor, state.at(name));
+}
 
 void Parameters::take_gradients(const Program& program, bool add) {
   const DeviceGuard guard(stream_.device);
-  if (add && !more_.defined()) more_ = allocate("gradients");
+  if (add && !more_.defined()) more_ = allocate(DType::kF32, count_);
   const Tensor& to = add ? more_ : gradients_;
   for (const auto& [name, place] : places_) {
     program.copy_output_rows(gradient_name(name), 0, slice(to, name));
@@ -90,24 +154,12 @@ void Parameters::take_gradients(const Program& program, bool add) {
 
 double Parameters::gradient_norm() {
   const DeviceGuard guard(stream_.device);
-  if (!more_.defined()) more_ = allocate("gradients");
-  if (!sum_.defined()) {
-    constexpr int64_t kBytes = sizeof(float);
-    const auto memory = stream_.device != nullptr ? stream_.device->allocate(kBytes, "a sum")
-                                                  : Storage::allocate(kBytes);
-    sum_ = Tensor(memory, 0, DType::kF32, {1});
-  }
+  if (!more_.defined()) more_ = allocate(DType::kF32, count_);
+  if (!sum_.defined()) sum_ = allocate(DType::kF32, 1);
   const ConstView all = const_view_of(gradients_);
   kernels_.binary.launch({BinaryFunction::kMul, all, all, view_of(more_)}, stream_);
   kernels_.sum_to.launch({const_view_of(more_), view_of(sum_)}, stream_);
-  float squares = 0;
-  const std::span<std::byte> bytes(reinterpret_cast<std::byte*>(&squares), sizeof squares);
-  if (stream_.device != nullptr) {
-    stream_.device->download(bytes, sum_.address());
-  } else {
-    std::memcpy(bytes.data(), sum_.address(), bytes.size());
-  }
-  return std::sqrt(static_cast<double>(squares));
+  return std::sqrt(static_cast<double>(fetch(sum_).as<float>()[0]));
 }
 
 void Parameters::step(AdamWArgs how) {
@@ -116,6 +168,9 @@ void Parameters::step(AdamWArgs how) {
   how.parameters = view_of(values_);
   how.first = view_of(first_);
   how.second = view_of(second_);
+  how.first_scales = view_of(first_scales_);
+  how.second_scales = view_of(second_scales_);
+  how.average = view_of(average_);
   kernels_.adamw.launch(how, stream_);
 }
 

@@ -11,15 +11,23 @@
 
 namespace halftone {
 
+struct ParameterOptions {
+  bool small_moments = false;  // of the optimizer, in 8 bits with a scale for every 256 values
+  bool average = false;        // keep a running mean of the values
+};
+
 class Parameters {
  public:
   // Initial values by name, F32 in the CPU's memory.
-  Parameters(const std::map<std::string, Tensor>& initial, const Kernels& kernels, Stream stream);
+  Parameters(const std::map<std::string, Tensor>& initial, const ParameterOptions& options,
+             const Kernels& kernels, Stream stream);
 
   int64_t count() const { return count_; }  // of values
+  int64_t bytes() const;                    // that all of this takes
   // Views that stay valid, whose values change with every step.
   const Weights& weights() const { return weights_; }
-  std::map<std::string, Tensor> values() const;  // copies in the CPU's memory
+  std::map<std::string, Tensor> values() const;    // copies in the CPU's memory
+  std::map<std::string, Tensor> averages() const;  // the same of the running mean; or the values
 
   // Takes the gradients of a program's last run: in place of those that are there, or beside them.
   void take_gradients(const Program& program, bool add);
@@ -30,10 +38,19 @@ class Parameters {
   // `how` without its views.
   void step(AdamWArgs how);
 
+  // Everything but gradients, as tensors in the CPU's memory, and back. An Error that names a
+  // tensor where it is not of this layout.
+  std::map<std::string, Tensor> state() const;
+  void restore(const std::map<std::string, Tensor>& state);
+
  private:
-  Tensor allocate(const char* purpose) const;
+  Tensor allocate(DType dtype, int64_t count) const;
   Tensor slice(const Tensor& all, const std::string& name) const;
   std::map<std::string, Tensor> copies(const Tensor& all) const;
+  Tensor fetch(const Tensor& from) const;
+  void put(const Tensor& to, const Tensor& from) const;
+  // What is remembered between steps, by the name that it has in a state.
+  std::map<std::string, Tensor> buffers() const;
 
   struct Place {
     int64_t begin = 0;
@@ -44,8 +61,10 @@ class Parameters {
   std::map<std::string, Place> places_;
   int64_t count_ = 0;
   Tensor values_, gradients_, first_, second_;
-  Tensor more_;  // gradients on their way to being added, and their squares
-  Tensor sum_;   // [1]
+  Tensor first_scales_, second_scales_;  // of small moments
+  Tensor average_;                       // where it is kept
+  Tensor more_;                          // gradients on their way to being added, and their squares
+  Tensor sum_;                           // [1]
   Weights weights_;
 };
 

@@ -7,9 +7,9 @@
 
 #include <fstream>
 
+#include "halftone/io/resume_file.h"
 #include "halftone/io/safetensors_file.h"
 #include "halftone/io/safetensors_writer.h"
-#include "halftone/quantize/resume_file.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tensors.h"

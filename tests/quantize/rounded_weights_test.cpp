@@ -8,10 +8,10 @@
 #include <fstream>
 #include <iterator>
 
+#include "halftone/io/resume_file.h"
 #include "halftone/io/safetensors_file.h"
 #include "halftone/io/safetensors_writer.h"
 #include "halftone/kernels/quantize.h"
-#include "halftone/quantize/resume_file.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tensors.h"

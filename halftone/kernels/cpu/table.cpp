@@ -14,6 +14,7 @@ const Kernels& cpu_kernels() {
     if (!simd::available()) return table;  // a CPU that is older than what the rest is compiled for
 #endif
     table.name = "plain";
+    fast::fill_adamw(table);
     fast::fill_elementwise(table);
     fast::fill_norms(table);
     fast::fill_norm_grads(table);

@@ -1,4 +1,3 @@
-#include "halftone/kernels/adamw.h"
 #include "halftone/kernels/cuda/strided.cuh"
 #include "halftone/numerics/gelu.h"
 
@@ -87,37 +86,16 @@ bool takes(const ConstView& x, const View& y) {
   return loads_as_float(x.dtype) && stores_from_float(y.dtype);
 }
 
-__global__ void adamw_kernel(AdamWFactors factors, const float* g, int64_t count, float* p,
-                             float* first, float* second) {
-  const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
-  if (i < count) adamw_step(factors, g[i], p[i], first[i], second[i]);
-}
-
-void adamw(const AdamWArgs& args, Stream stream) {
-  constexpr int kThreads = 256;
-  const int64_t count = args.parameters.shape.numel();
-  if (count == 0) return;
-  adamw_kernel<<<blocks_for(count, kThreads), kThreads, 0, context_of(stream).stream()>>>(
-      adamw_factors(args), static_cast<const float*>(args.gradients.data), count,
-      static_cast<float*>(args.parameters.data), static_cast<float*>(args.first.data),
-      static_cast<float*>(args.second.data));
-  HT_CUDA_LAUNCHED();
-}
-
 }  // namespace
 
 void fill_elementwise(Kernels& table) {
-  table.adamw = {[](const AdamWArgs& a) {
-                   return a.gradients.dtype == DType::kF32 && a.parameters.dtype == DType::kF32 &&
-                          a.first.dtype == DType::kF32 && a.second.dtype == DType::kF32;
-                 },
-                 adamw, nullptr};
   table.binary = {[](const BinaryArgs& a) { return takes(a.a, a.y) && takes(a.b, a.y); }, binary,
                   nullptr};
   table.affine = {[](const AffineArgs& a) { return takes(a.x, a.y); }, affine, nullptr};
   table.unary = {[](const UnaryArgs& a) { return takes(a.x, a.y); }, unary, nullptr};
   table.silu_mul = {[](const SiluMulArgs& a) { return takes(a.gate, a.y) && takes(a.up, a.y); },
                     silu_mul, nullptr};
+  fill_adamw(table);
   fill_copies(table);
   fill_sums(table);
 }

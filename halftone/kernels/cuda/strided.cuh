@@ -172,6 +172,7 @@ void launch_strided(StridedPlan<kSides> plan, const Fn& fn, const Stream& stream
 }
 
 // Copies, fills and the resizing of pictures (copies.cu).
+void fill_adamw(Kernels& table);
 void fill_copies(Kernels& table);
 // Sums over dimensions (sums.cu).
 void fill_sums(Kernels& table);

@@ -1,4 +1,3 @@
-#include "halftone/kernels/adamw.h"
 #include "halftone/kernels/cpu/fast/rows.h"
 
 namespace halftone::fast {
@@ -208,25 +207,6 @@ void fill(const FillArgs& args, Stream stream) {
       });
 }
 
-void adamw(const AdamWArgs& args, Stream stream) {
-  const AdamWFactors factors = adamw_factors(args);
-  const auto* g = static_cast<const float*>(args.gradients.data);
-  auto* p = static_cast<float*>(args.parameters.data);
-  auto* first = static_cast<float*>(args.first.data);
-  auto* second = static_cast<float*>(args.second.data);
-  parallel_for(stream.threads, args.parameters.shape.numel(), kValuesPerThread,
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t i = begin; i < end; ++i) {
-                   adamw_step(factors, g[i], p[i], first[i], second[i]);
-                 }
-               });
-}
-
-bool is_all_f32(const AdamWArgs& a) {
-  return a.gradients.dtype == DType::kF32 && a.parameters.dtype == DType::kF32 &&
-         a.first.dtype == DType::kF32 && a.second.dtype == DType::kF32;
-}
-
 }  // namespace
 
 void fill_elementwise(Kernels& table) {
@@ -236,7 +216,6 @@ void fill_elementwise(Kernels& table) {
                        },
                        binary});
   table.fill.prefer({[](const FillArgs& a) { return is_real(a.y.dtype); }, fill});
-  table.adamw.prefer({is_all_f32, adamw});
   table.affine.prefer({[](const AffineArgs& a) { return is_real(a.x.dtype); }, map_affine});
   table.unary.prefer({[](const UnaryArgs& a) { return is_real(a.x.dtype); }, map_unary});
   table.silu_mul.prefer(

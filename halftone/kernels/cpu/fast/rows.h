@@ -104,6 +104,7 @@ class RowBuffers {
   float *in_ = nullptr, *out_ = nullptr;
 };
 
+void fill_adamw(Kernels& table);
 void fill_elementwise(Kernels& table);
 void fill_norms(Kernels& table);
 void fill_tokens(Kernels& table);

@@ -148,6 +148,10 @@ void adamw(const AdamWArgs& args, Stream) {
   write(args.parameters, p);
   write(args.first, first);
   write(args.second, second);
+  if (args.average.data == nullptr) return;
+  auto average = read({args.average.data, args.average.dtype, args.average.shape});
+  for (size_t i = 0; i < p.size(); ++i) average[i] += args.average_rate * (p[i] - average[i]);
+  write(args.average, average);
 }
 
 }  // namespace
@@ -159,7 +163,9 @@ void fill_elementwise(Kernels& table) {
     }
   });
   table.binary = always(binary);
-  table.adamw = always(adamw);
+  // 8-bit moments have no other reference than their own arithmetic: see kernels/adamw.h.
+  table.adamw = {[](const AdamWArgs& a) { return a.first.dtype != DType::kF8E4M3; }, adamw,
+                 nullptr};
   table.affine = always(affine);
   table.unary = always(unary);
   table.silu_mul = always(silu_mul);

@@ -1,0 +1,344 @@
+// halftone train: an adapter from a folder of pictures.
+#include "halftone/training/train.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "halftone/base/text.h"
+#include "halftone/cli/config_file.h"
+#include "halftone/cli/flags.h"
+#include "halftone/cli/model_options.h"
+#include "halftone/cli/train_events.h"
+#include "halftone/cli/train_screen.h"
+
+namespace halftone::cli {
+namespace {
+
+struct TrainFlags {
+  ModelOptions model;
+  TrainOptions train;
+  std::string data, output, prior, cache, config, events, max_memory;
+  std::string schedule = "constant", optimizer = "adamw", naming = "diffusers", stored = "bf16";
+  float alpha = -1;
+  bool json = false;
+};
+
+// Lines of JSON, each there as soon as it happened.
+class EventLog {
+ public:
+  explicit EventLog(const std::string& path) {
+    if (path.empty()) return;
+    file_ = path == "-" ? stdout : std::fopen(path.c_str(), "w");
+    if (file_ == nullptr) {
+      throw Error(ErrorCode::kIo, "--events", "'{}': {}", printable(path), std::strerror(errno));
+    }
+  }
+  ~EventLog() {
+    if (file_ != nullptr && file_ != stdout) std::fclose(file_);
+  }
+  EventLog(const EventLog&) = delete;
+  EventLog& operator=(const EventLog&) = delete;
+
+  void write(const nlohmann::ordered_json& event) {
+    if (file_ == nullptr) return;
+    const std::string line = json_text(event) + "\n";
+    std::fwrite(line.data(), 1, line.size(), file_);
+    std::fflush(file_);
+  }
+
+ private:
+  std::FILE* file_ = nullptr;
+};
+
+TrainOptions options_of(const TrainFlags& flags, const Context& context) {
+  TrainOptions options = flags.train;
+  options.model = spec_of(flags.model, context);
+  options.data = flags.data;
+  options.output = flags.output;
+  options.prior = flags.prior;
+  options.cache = flags.cache;
+  TrainRules& rules = options.rules;
+  rules.alpha = flags.alpha > 0 ? flags.alpha : static_cast<float>(rules.rank);
+  rules.rate = flags.schedule == "cosine" ? RateShape::kCosine : RateShape::kConstant;
+  rules.small_moments = flags.optimizer == "adamw8bit";
+  options.naming = flags.naming == "comfyui" ? LoraNaming::kComfyUi : LoraNaming::kDiffusers;
+  options.stored = flags.stored == "fp32" ? DType::kF32 : DType::kBF16;
+  if (!flags.model.max_memory.empty()) {
+    options.max_memory = parse_bytes(flags.model.max_memory, "--max-memory");
+  }
+  options.stop = context.interrupted;
+  return options;
+}
+
+void print_summary(const TrainResult& r, int64_t steps) {
+  const double first = r.curve.empty() ? 0 : r.curve.front().loss;
+  fmt::print("{}: {} steps on {} pictures in {}, {} samples/s\n", printable(r.output), steps,
+             r.pictures, human_seconds(r.seconds), three_digits(r.samples_per_second));
+  double last = 0;
+  const size_t tail = std::max<size_t>(1, r.curve.size() / 10);
+  for (size_t i = r.curve.size() - tail; i < r.curve.size(); ++i) last += r.curve[i].loss;
+  std::vector<double> losses;
+  for (const TrainStep& step : r.curve) losses.push_back(step.loss);
+  fmt::print("loss {:.4f} -> {:.4f}  {}\n", first, last / static_cast<double>(tail),
+             sparkline(losses, 32));
+  fmt::print("base in {} on {}, {} adapters of {} values; memory {} of {} planned\n",
+             r.model.precision.used, r.model.device.used, r.model.adapters, r.model.parameters,
+             human_bytes(r.peak_bytes), human_bytes(r.planned_bytes));
+  if (r.resumed_from > 0) fmt::print("resumed from step {}\n", r.resumed_from);
+  for (const SkippedFile& skipped : r.skipped) {
+    fmt::print("skipped {}: {}\n", printable(skipped.file), skipped.why);
+  }
+  fmt::print("try it: halftone generate --lora {} \"...\"\n", printable(r.output));
+}
+
+void run_train(const TrainFlags& flags, const Context& context) {
+  const TrainOptions options = options_of(flags, context);
+  EventLog log(flags.events);
+  const bool quiet = flags.events == "-";
+  TrainScreen screen(context, quiet);
+  if (context.watch_interrupts) context.watch_interrupts(true);
+  try {
+    const TrainResult result = train(*context.engine, options, [&](const TrainEvent& event) {
+      log.write(event_json(event));
+      screen.show(event);
+    });
+    screen.finish();
+    if (context.watch_interrupts) context.watch_interrupts(false);
+    if (!quiet) print_summary(result, static_cast<int64_t>(result.curve.size()));
+  } catch (const Error& error) {
+    log.write(event_json(error));
+    if (context.watch_interrupts) context.watch_interrupts(false);
+    throw;
+  }
+}
+
+void add_run_options(CLI::App& command, TrainFlags& o) {
+  TrainRules& rules = o.train.rules;
+  const std::string group = "Training";
+  command.add_option("--steps", rules.steps, "Steps of the optimizer")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 10000000))
+      ->group(group);
+  command.add_option("--batch", rules.batch, "Pictures that are trained on at a time")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024))
+      ->group(group);
+  command.add_option("--accumulate", rules.accumulate, "Batches for each step")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024))
+      ->group(group);
+  command.add_option("--lr", rules.optimizer.learning_rate, "The learning rate, at its highest")
+      ->capture_default_str()
+      ->type_name("R")
+      ->check(finite_number(0, 10))
+      ->group(group);
+  command.add_option("--schedule", o.schedule, "Of the learning rate: constant, or cosine to zero")
+      ->capture_default_str()
+      ->type_name("S")
+      ->check(CLI::IsMember({"constant", "cosine"}))
+      ->group(group);
+  command.add_option("--warmup", rules.warmup, "Steps in which the learning rate rises")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(0, 10000000))
+      ->group(group);
+  command
+      .add_option("--optimizer", o.optimizer,
+                  "adamw, or adamw8bit, whose moments take a quarter of the memory")
+      ->capture_default_str()
+      ->type_name("O")
+      ->check(CLI::IsMember({"adamw", "adamw8bit"}))
+      ->group(group);
+  command.add_option("--weight-decay", rules.optimizer.weight_decay, "Of AdamW")
+      ->capture_default_str()
+      ->type_name("D")
+      ->check(finite_number(0, 1))
+      ->group(group);
+  command.add_option("--clip", rules.clip, "The largest norm of a gradient; 0: any")
+      ->capture_default_str()
+      ->type_name("C")
+      ->check(finite_number(0, 1e6))
+      ->group(group);
+  command
+      .add_option("--ema", rules.average,
+                  "Write a running mean of the adapter, which forgets this slowly: 0.99, say")
+      ->type_name("D")
+      ->check(finite_number(0, 0.999999))
+      ->group(group);
+  command.add_option("--seed", rules.seed, "Of everything that is drawn")
+      ->capture_default_str()
+      ->type_name("S")
+      ->check(seed_number())
+      ->group(group);
+}
+
+void add_adapter_options(CLI::App& command, TrainFlags& o) {
+  TrainRules& rules = o.train.rules;
+  const std::string group = "Adapter";
+  command.add_option("--rank", rules.rank, "Of the adapter")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 4096))
+      ->group(group);
+  command
+      .add_option("--alpha", o.alpha, "The adapter is multiplied by alpha / rank (default: rank)")
+      ->type_name("A")
+      ->check(finite_number(1e-6, 1e6))
+      ->group(group);
+  command
+      .add_option("--targets", o.train.targets,
+                  "Which linears of the blocks: all, attention, or patterns such as '*.w2.weight'")
+      ->capture_default_str()
+      ->type_name("T")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group(group);
+  command.add_option("--naming", o.naming, "Whose names the file has: diffusers or comfyui")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::IsMember({"diffusers", "comfyui"}))
+      ->group(group);
+  command.add_option("--stored", o.stored, "The adapter's numbers in its file: bf16 or fp32")
+      ->capture_default_str()
+      ->type_name("P")
+      ->check(CLI::IsMember({"bf16", "fp32"}))
+      ->group(group);
+}
+
+void add_data_options(CLI::App& command, TrainFlags& o) {
+  TrainRules& rules = o.train.rules;
+  const std::string group = "Data";
+  command
+      .add_option("--resolution", o.train.resolution,
+                  "Pictures are brought to about this square (default: the model's)")
+      ->type_name("PIXELS")
+      ->check(CLI::Range(1, 65536))
+      ->group(group);
+  command.add_option("--caption", o.train.captions.usual, "Of pictures that have none")
+      ->type_name("TEXT")
+      ->group(group);
+  command.add_option("--trigger", o.train.captions.trigger, "Goes before every caption")
+      ->type_name("WORDS")
+      ->group(group);
+  command
+      .add_option("--caption-dropout", rules.caption_dropout,
+                  "The share of pictures that are shown without their caption")
+      ->capture_default_str()
+      ->type_name("P")
+      ->check(finite_number(0, 1))
+      ->group(group);
+  command
+      .add_option("--prior", o.prior, "Pictures of what the model is not to forget, with captions")
+      ->type_name("DIR")
+      ->group(group);
+  command.add_option("--prior-weight", o.train.prior_weight, "Of their loss")
+      ->capture_default_str()
+      ->type_name("W")
+      ->check(finite_number(0, 1000))
+      ->group(group);
+  command
+      .add_option("--cache", o.cache,
+                  "Where encoded pictures and captions are kept (default: OUT.cache)")
+      ->type_name("DIR")
+      ->group(group);
+  command
+      .add_option("--sigma-mean", rules.sigmas.mean,
+                  "Strengths of noise: logistic of a gaussian with this mean (velocity models)")
+      ->capture_default_str()
+      ->type_name("M")
+      ->check(finite_number(-10, 10))
+      ->group(group);
+  command.add_option("--sigma-deviation", rules.sigmas.deviation, "and this deviation")
+      ->capture_default_str()
+      ->type_name("D")
+      ->check(finite_number(0, 10))
+      ->group(group);
+  command.add_option("--shift", rules.sigmas.shift, "Moves strengths towards noise")
+      ->capture_default_str()
+      ->type_name("S")
+      ->check(finite_number(0.01, 100))
+      ->group(group);
+  command.add_option("--min-snr", rules.min_snr, "Min-SNR gamma, for the others; 0: off")
+      ->capture_default_str()
+      ->type_name("G")
+      ->check(finite_number(0, 1000))
+      ->group(group);
+}
+
+void add_keeping_options(CLI::App& command, TrainFlags& o) {
+  const std::string group = "Keeping";
+  command
+      .add_option("--save-every", o.train.save_every,
+                  "Steps between checkpoints; 0: only if interrupted")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(0, 10000000))
+      ->group(group);
+  command.add_option("--keep", o.train.keep, "Checkpoints that stay")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 10000))
+      ->group(group);
+  command.add_flag("--resume", o.train.resume, "Go on from the last checkpoint beside OUT")
+      ->group(group);
+  command
+      .add_option("--sample-every", o.train.samples.every,
+                  "Steps between pictures of the adapter; 0: none")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(0, 10000000))
+      ->group(group);
+  command
+      .add_option("--sample-prompt", o.train.samples.prompts,
+                  "What they show; may be given several times (default: the first captions)")
+      ->type_name("TEXT")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group(group);
+  command.add_option("--sample-seed", o.train.samples.seed, "Their seed")
+      ->capture_default_str()
+      ->type_name("S")
+      ->check(seed_number())
+      ->group(group);
+  command
+      .add_option("--events", o.events, "Write what happens as JSON lines; - is standard output")
+      ->type_name("FILE")
+      ->group(group);
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, const Context& context) {
+  CLI::App* command = app.add_subcommand("train", "Train an adapter (LoRA) on pictures");
+  command->footer(
+      "DIR holds pictures (.png, .jpg, .webp) with a caption each: NAME.txt beside NAME.png, or a\n"
+      ".jsonl with lines {\"file_name\": ..., \"text\": ...}. Pictures of any shape are cropped to "
+      "one\n"
+      "of a few sizes. Ctrl-C saves a checkpoint, and --resume goes on from it. Examples:\n"
+      "  halftone train --data pictures -o style.safetensors --steps 500\n"
+      "  halftone train --data pictures --model Z-Image -o style.safetensors --precision fp8 \\\n"
+      "    --rank 32 --batch 4 --save-every 100 --sample-every 100\n"
+      "  halftone generate --lora style.safetensors \"a lighthouse\"");
+  auto o = std::make_shared<TrainFlags>();
+  command->add_option("--data", o->data, "A folder of pictures and captions")->type_name("DIR");
+  command->add_option("-o,--output", o->output, "The adapter to write")
+      ->type_name("OUT.safetensors");
+  command->add_option("--config", o->config, "Flags from this file; those of the command line win")
+      ->type_name("FILE.toml");
+  add_base_options(*command, o->model);
+  add_run_options(*command, *o);
+  add_adapter_options(*command, *o);
+  add_data_options(*command, *o);
+  add_keeping_options(*command, *o);
+  command->callback([o, command, &context] {
+    if (!o->config.empty()) apply_config(*command, o->config);
+    run_train(*o, context);
+  });
+}
+
+}  // namespace halftone::cli

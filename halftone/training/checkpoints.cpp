@@ -1,0 +1,147 @@
+#include "halftone/training/checkpoints.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "halftone/base/error.h"
+#include "halftone/base/files.h"
+#include "halftone/io/json.h"
+#include "halftone/io/output.h"
+#include "halftone/io/resume_file.h"
+
+namespace halftone {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr const char* kRun = "halftone.run";
+constexpr const char* kPosition = "halftone.position";
+constexpr const char* kCurve = "curve";
+constexpr const char* kPrefix = "step-";
+constexpr const char *kState = "state.safetensors", *kAdapter = "adapter.safetensors";
+
+// Losses are doubles, and a curve is to go on as it began.
+constexpr int64_t kCurveColumns = 3;
+
+Tensor pack_curve(const std::vector<TrainStep>& curve) {
+  Tensor packed = Tensor::empty(DType::kF64, {static_cast<int64_t>(curve.size()), kCurveColumns});
+  auto to = packed.mutable_as<double>();
+  for (size_t i = 0; i < curve.size(); ++i) {
+    to[3 * i] = curve[i].loss;
+    to[3 * i + 1] = curve[i].gradient_norm;
+    to[3 * i + 2] = curve[i].learning_rate;
+  }
+  return packed;
+}
+
+std::vector<TrainStep> unpack_curve(const Tensor& packed, const std::string& where) {
+  if (packed.dtype() != DType::kF64 || packed.shape().rank() != 2 ||
+      packed.shape()[1] != kCurveColumns) {
+    throw Error(ErrorCode::kInvalidInput, where, "its curve is none");
+  }
+  const auto from = packed.as<double>();
+  std::vector<TrainStep> curve(static_cast<size_t>(packed.shape()[0]));
+  for (size_t i = 0; i < curve.size(); ++i) {
+    curve[i] = {static_cast<int64_t>(i) + 1, from[3 * i], from[3 * i + 1], from[3 * i + 2]};
+  }
+  return curve;
+}
+
+}  // namespace
+
+Checkpoints::Checkpoints(const fs::path& output, int64_t keep) : folder_(output), keep_(keep) {
+  folder_.replace_extension(".checkpoints");
+}
+
+fs::path Checkpoints::save(const TrainedSoFar& run, const json& how,
+                           const std::function<void(const fs::path&)>& write_adapter) {
+  fs::create_directories(folder_);
+  const fs::path target = folder_ / fmt::format("{}{:06}", kPrefix, run.state.step);
+  OutputFolder folder(target);
+  folder.write([&] {
+    std::vector<std::pair<std::string, Tensor>> tensors(run.state.tensors.begin(),
+                                                        run.state.tensors.end());
+    tensors.emplace_back(kCurve, pack_curve(run.curve));
+    const json position = {{"step", run.state.step},
+                           {"epoch", run.state.position.epoch},
+                           {"left", run.state.position.left}};
+    write_resume_file(folder.staging() / kState, tensors,
+                      {{kRun, how.dump()}, {kPosition, position.dump()}});
+    write_adapter(folder.staging() / kAdapter);
+  });
+  folder.commit({});
+  const std::vector<Found> all = list();
+  for (size_t i = static_cast<size_t>(std::max<int64_t>(1, keep_)); i < all.size(); ++i) {
+    std::error_code ignored;  // one that cannot be removed harms no one
+    fs::remove_all(all[i].folder, ignored);
+  }
+  return target;
+}
+
+std::vector<Checkpoints::Found> Checkpoints::list() const {
+  std::vector<Found> found;
+  std::error_code error;
+  for (fs::directory_iterator it(folder_, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (!name.starts_with(kPrefix)) continue;
+    const char* digits = name.data() + std::string_view(kPrefix).size();
+    const char* last = name.data() + name.size();
+    int64_t step = 0;
+    const auto [end_of_number, failed] = std::from_chars(digits, last, step);
+    if (failed != std::errc() || end_of_number != last) continue;
+    if (path_exists(it->path() / kState)) found.push_back({it->path(), step});
+  }
+  std::sort(found.begin(), found.end(),
+            [](const Found& a, const Found& b) { return a.step > b.step; });
+  return found;
+}
+
+TrainedSoFar Checkpoints::load(const fs::path& checkpoint, const json& how) {
+  const SafetensorsFile file(checkpoint / kState);
+  const std::string where = file.path().string();
+  check_resume_file(file);
+  const auto said = [&](const char* key) {
+    const auto found = file.metadata().find(key);
+    const json value =
+        found == file.metadata().end() ? json() : json::parse(found->second, nullptr, false);
+    if (!value.is_object()) throw Error(ErrorCode::kInvalidInput, where, "has no '{}'", key);
+    return value;
+  };
+  const json run = said(kRun), position = said(kPosition);
+  for (const auto& [key, value] : how.items()) {
+    if (run.value(key, json()) != value) {
+      throw Error(ErrorCode::kUsage, key, "is {} now, and {} trained with {}", value.dump(), where,
+                  run.value(key, json()).dump());
+    }
+  }
+  TrainedSoFar so_far;
+  const auto number = [&](const char* key) {
+    const json value = position.value(key, json());
+    if (!value.is_number_integer() || value.get<int64_t>() < 0) {
+      throw Error(ErrorCode::kInvalidInput, where, "has no '{}'", key);
+    }
+    return value.get<int64_t>();
+  };
+  so_far.state.step = number("step");
+  so_far.state.position = {number("epoch"), number("left")};
+  for (const TensorEntry& entry : file.tensors()) {
+    if (entry.name == kCurve) {
+      so_far.curve = unpack_curve(file.tensor(entry), where);
+    } else {
+      so_far.state.tensors.emplace(entry.name, file.tensor(entry));
+    }
+  }
+  if (static_cast<int64_t>(so_far.curve.size()) != so_far.state.step) {
+    throw Error(ErrorCode::kInvalidInput, where, "its curve has {} steps of {}",
+                so_far.curve.size(), so_far.state.step);
+  }
+  return so_far;
+}
+
+void Checkpoints::remove_all() const {
+  std::error_code ignored;
+  fs::remove_all(folder_, ignored);
+}
+
+}  // namespace halftone

@@ -1,0 +1,46 @@
+// Where a run can go on from: OUT.checkpoints/step-000500/ with adapter.safetensors, an adapter
+// like any other, and state.safetensors, everything that the next step depends on. A checkpoint is
+// there as a whole or not at all.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "halftone/training/lora_trainer.h"
+
+namespace halftone {
+
+// A run as far as it came.
+struct TrainedSoFar {
+  LoraTrainer::State state;
+  std::vector<TrainStep> curve;  // one for every step
+};
+
+class Checkpoints {
+ public:
+  // Beside the adapter that the run will write; the last `keep` of them stay.
+  Checkpoints(const std::filesystem::path& output, int64_t keep);
+
+  const std::filesystem::path& folder() const { return folder_; }
+  // `run` says what the state follows from: numbers and texts by the names of options.
+  // `write_adapter` is given the file to write.
+  std::filesystem::path save(
+      const TrainedSoFar& run, const nlohmann::json& how,
+      const std::function<void(const std::filesystem::path&)>& write_adapter);
+  // The last one that is whole; damaged ones are named in `notes`.
+  struct Found {
+    std::filesystem::path folder;
+    int64_t step = 0;
+  };
+  std::vector<Found> list() const;  // the last one first
+  // An Error where the state is damaged, or follows from something else: it names the option.
+  static TrainedSoFar load(const std::filesystem::path& checkpoint, const nlohmann::json& how);
+  void remove_all() const;
+
+ private:
+  std::filesystem::path folder_;
+  int64_t keep_;
+};
+
+}  // namespace halftone

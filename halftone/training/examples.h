@@ -1,0 +1,51 @@
+// Pictures and captions as a denoiser takes them: each through its encoder once, and kept on disk.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "halftone/engine/pipeline.h"
+#include "halftone/training/buckets.h"
+#include "halftone/training/dataset.h"
+#include "halftone/training/example_cache.h"
+#include "halftone/training/lora_trainer.h"
+#include "halftone/training/train_events.h"
+
+namespace halftone {
+
+struct PreparedExamples {
+  std::vector<TrainExample> examples;
+  std::vector<SkippedFile> skipped;      // pictures that cannot be read, captions too long
+  std::map<std::string, int64_t> sizes;  // pictures of each size, "64x64"
+  int64_t enlarged = 0;                  // pictures that are smaller than what they are brought to
+  std::string hash;                      // of pictures, captions and sizes
+};
+
+class ExampleMaker {
+ public:
+  ExampleMaker(Pipeline& pipeline, ExampleCache& cache, int64_t resolution);
+
+  // A caption's condition.
+  Condition text(const std::string& caption);
+  // Adds these, with this weight of their loss.
+  void add(const Dataset& data, float weight, const std::function<void(const Preparing&)>& events);
+  PreparedExamples finish() const;
+
+ private:
+  struct Made {
+    TrainExample example;
+    std::string size, hash;
+    bool enlarged = false;
+  };
+  Made make(const DataItem& item, float weight);
+
+  Pipeline& pipeline_;
+  ExampleCache& cache_;
+  std::vector<PictureSize> buckets_;
+  std::string text_source_, picture_source_;  // what a cached file follows from besides its own
+  std::string all_;                           // what the hash is of
+  PreparedExamples made_;
+};
+
+}  // namespace halftone

@@ -1,0 +1,425 @@
+#include "halftone/training/train.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+#include "halftone/base/error.h"
+#include "halftone/base/files.h"
+#include "halftone/base/text.h"
+#include "halftone/engine/picture_text.h"
+#include "halftone/io/output.h"
+#include "halftone/io/png.h"
+#include "halftone/runtime/devices.h"
+#include "halftone/training/examples.h"
+
+namespace halftone {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using nlohmann::json;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+fs::path beside(const fs::path& output, const char* extension) {
+  fs::path path = output;
+  return path.replace_extension(extension);
+}
+
+// "all" and "attention" as patterns of weights.
+std::vector<std::string> patterns_of(const std::vector<std::string>& targets) {
+  std::vector<std::string> patterns;
+  for (const std::string& target : targets) {
+    if (target == "all") return {};
+    if (target == "attention") {
+      patterns.insert(patterns.end(), {"*attention*", "*attn*"});
+    } else {
+      patterns.push_back(target);
+    }
+  }
+  return patterns;
+}
+
+// The mean of the last steps, so many at most.
+double recent_loss(const std::vector<TrainStep>& curve, size_t most) {
+  const size_t count = std::min(most, curve.size());
+  double sum = 0;
+  for (size_t i = curve.size() - count; i < curve.size(); ++i) sum += curve[i].loss;
+  return count == 0 ? 0 : sum / static_cast<double>(count);
+}
+
+class TrainRun {
+ public:
+  TrainRun(Engine& engine, const TrainOptions& options, const TrainSink& events)
+      : engine_(engine),
+        options_(options),
+        events_(events),
+        checkpoints_(options.output, options.keep) {
+    options_.rules.targets = patterns_of(options.targets);
+  }
+
+  TrainResult run() {
+    check();
+    const Dataset data = find("data", options_.data);
+    const Dataset prior = options_.prior.empty() ? Dataset{} : find("prior", options_.prior);
+    loaded_ = engine_.load(options_.model);
+    for (const std::string& line : loaded_.fallbacks) warn(line);
+    prepare(data, prior);
+    make_trainer();
+    plan();
+    if (options_.resume) resume();
+    loop();
+    finish();
+    return std::move(result_);
+  }
+
+ private:
+  void check() const {
+    const auto need = [](bool fine, const char* field, const char* why) {
+      if (!fine) throw Error(ErrorCode::kUsage, field, "{}", why);
+    };
+    need(!options_.data.empty(), "data", "is needed: a folder of pictures");
+    need(!options_.output.empty(), "output", "is needed: the adapter to write");
+    need(options_.output.extension() == ".safetensors", "output",
+         "is to end with .safetensors, as adapters do");
+    check_output_file(options_.output);
+    check_not_inputs({options_.output},
+                     {fs::path(options_.model.path), fs::path(options_.model.base)});
+  }
+
+  void warn(const std::string& line) {
+    result_.notes.push_back(line);
+    events_(TrainWarning{line});
+  }
+
+  Dataset find(const char* field, const fs::path& folder) const {
+    Dataset found;
+    try {
+      found = find_pictures(folder, options_.captions);
+    } catch (const Error& error) {
+      throw Error(error.code(), field, "'{}' {}", printable(folder.string()), error.message());
+    }
+    if (found.items.empty()) refuse_data(field, folder, found.skipped);
+    return found;
+  }
+
+  [[noreturn]] static void refuse_data(const char* field, const fs::path& folder,
+                                       const std::vector<SkippedFile>& skipped) {
+    const std::string name = printable(folder.string());
+    if (skipped.empty()) {
+      throw Error(ErrorCode::kInvalidInput, field,
+                  "'{}' holds no picture (.png, .jpg, .jpeg or .webp)", name);
+    }
+    throw Error(ErrorCode::kInvalidInput, field,
+                "nothing is left of '{}': {} files are skipped, the first because '{}' {}", name,
+                skipped.size(), printable(skipped[0].file), skipped[0].why);
+  }
+
+  void prepare(const Dataset& data, const Dataset& prior) {
+    Pipeline& pipeline = *loaded_.pipeline;
+    const int64_t usual = std::min(loaded_.sampling.width, loaded_.sampling.height);
+    const fs::path folder =
+        options_.cache.empty() ? beside(options_.output, ".cache") : options_.cache;
+    make_folder(folder);
+    ExampleCache cache(folder);
+    ExampleMaker maker(pipeline, cache, options_.resolution > 0 ? options_.resolution : usual);
+    const auto tell = [&](const Preparing& at) { events_(at); };
+    maker.add(data, 1, tell);
+    const size_t own = maker.finish().examples.size();
+    if (own == 0) refuse_data("data", options_.data, maker.finish().skipped);
+    if (!prior.items.empty()) maker.add(prior, static_cast<float>(options_.prior_weight), tell);
+    if (options_.rules.caption_dropout > 0) no_caption_ = maker.text("");
+    PreparedExamples prepared = maker.finish();
+    result_.pictures = own;
+    result_.priors = prepared.examples.size() - own;
+    result_.skipped = std::move(prepared.skipped);
+    result_.sizes = std::move(prepared.sizes);
+    data_hash_ = prepared.hash;
+    examples_ = std::move(prepared.examples);
+    if (!result_.skipped.empty()) {
+      warn(fmt::format("{} files are skipped; the first: {}: {}", result_.skipped.size(),
+                       printable(result_.skipped[0].file), result_.skipped[0].why));
+    }
+    if (prepared.enlarged > 0) {
+      warn(fmt::format("{} pictures are smaller than what they are trained at, and enlarged",
+                       prepared.enlarged));
+    }
+    if (cache.damaged() > 0) {
+      warn(fmt::format("{} files in {} were damaged, and made again", cache.damaged(),
+                       printable(folder.string())));
+    }
+    if (options_.samples.every > 0) remember_prompts(data, maker);
+  }
+
+  static void make_folder(const fs::path& folder) {
+    std::error_code error;
+    fs::create_directories(folder, error);
+    if (error) throw Error(ErrorCode::kIo, folder.string(), "{}", error.message());
+  }
+
+  void remember_prompts(const Dataset& data, ExampleMaker& maker) {
+    constexpr size_t kUsual = 4;
+    std::vector<std::string>& prompts = options_.samples.prompts;
+    const bool given = !prompts.empty();
+    for (size_t i = 0; !given && i < data.items.size() && prompts.size() < kUsual; ++i) {
+      const std::string& caption = data.items[i].caption;
+      if (std::find(prompts.begin(), prompts.end(), caption) == prompts.end()) {
+        prompts.push_back(caption);
+      }
+    }
+    for (const std::string& prompt : prompts) known_[prompt] = maker.text(prompt);
+    known_[""] = maker.text("");
+  }
+
+  // Encoders have done their work; the codec has, too, where no pictures are asked for.
+  void make_trainer() {
+    model_hash_ = loaded_.model->hash();
+    auto model = loaded_.model->without_encoders();
+    loaded_.pipeline.reset();
+    loaded_.model = model;
+    trainer_ = std::make_unique<LoraTrainer>(model, std::move(examples_), options_.rules,
+                                             std::move(no_caption_));
+    loaded_.pipeline = std::make_unique<Pipeline>(model, trainer_->arena());
+    for (auto& [prompt, condition] : known_) loaded_.pipeline->remember(prompt, condition);
+  }
+
+  void plan() {
+    ModelMemory memory = trainer_->plan();
+    if (options_.samples.every > 0) {
+      const ModelMemory sampled =
+          plan_generate(*loaded_.pipeline, sample_request(options_.samples.prompts[0]));
+      memory.arena = std::max(memory.arena, sampled.arena);
+      memory.workspace = std::max(memory.workspace, sampled.workspace);
+      memory.borders = std::max(memory.borders, sampled.borders);
+    }
+    if (loaded_.context == nullptr) {
+      constexpr int64_t kLibraries = 5 << 19;  // oneDNN's generated code and the like, as measured
+      memory.process = std::max<int64_t>(0, anonymous_memory() - memory.owned_weights) + kLibraries;
+    }
+    check_memory(loaded_, memory, options_.max_memory);
+    result_.planned_bytes = memory.peak();
+    for (const std::string& note : trainer_->notes()) warn(note);
+    TrainModelLoaded& said = result_.model;
+    said.path = loaded_.path;
+    said.family = std::string(loaded_.model->family().name);
+    said.precision = loaded_.precision;
+    said.compile = loaded_.compile;
+    said.device = loaded_.device;
+    said.formats = loaded_.model->report().formats;
+    for (const auto& kept : loaded_.model->report().quantized.kept) {
+      said.kept.emplace_back(kept.weight, kept.reason);
+    }
+    said.adapters = static_cast<int64_t>(trainer_->sites().weights.size());
+    said.parameters = trainer_->parameters();
+    said.planned_bytes = result_.planned_bytes;
+    events_(said);
+  }
+
+  // What a state follows from, by the names of options.
+  json how() const {
+    const TrainRules& r = options_.rules;
+    json options = {{"model", model_hash_},
+                    {"data", data_hash_},
+                    {"precision", loaded_.precision.used},
+                    {"targets", options_.targets},
+                    {"rank", r.rank},
+                    {"alpha", r.alpha},
+                    {"batch", r.batch},
+                    {"accumulate", r.accumulate},
+                    {"lr", r.optimizer.learning_rate},
+                    {"weight-decay", r.optimizer.weight_decay},
+                    {"warmup", r.warmup},
+                    {"schedule", r.rate == RateShape::kCosine ? "cosine" : "constant"},
+                    {"clip", r.clip},
+                    {"optimizer", r.small_moments ? "adamw8bit" : "adamw"},
+                    {"ema", r.average},
+                    {"caption-dropout", r.caption_dropout},
+                    {"min-snr", r.min_snr},
+                    {"sigma-mean", r.sigmas.mean},
+                    {"sigma-deviation", r.sigmas.deviation},
+                    {"shift", r.sigmas.shift},
+                    {"seed", r.seed}};
+    if (r.rate == RateShape::kCosine) options["steps"] = r.steps;
+    return options;
+  }
+
+  void resume() {
+    const std::vector<Checkpoints::Found> found = checkpoints_.list();
+    for (const Checkpoints::Found& checkpoint : found) {
+      try {
+        TrainedSoFar so_far = Checkpoints::load(checkpoint.folder, how());
+        trainer_->restore(so_far.state);
+        result_.curve = std::move(so_far.curve);
+        result_.resumed_from = saved_ = so_far.state.step;
+        return;
+      } catch (const Error& error) {
+        if (error.code() == ErrorCode::kUsage) throw;  // another run's
+        warn(fmt::format("{}; the checkpoint before it is taken", error.what()));
+      }
+    }
+    warn(fmt::format("there is no checkpoint in {}: training starts from the beginning",
+                     printable(checkpoints_.folder().string())));
+  }
+
+  GenerateRequest sample_request(const std::string& prompt) const {
+    GenerateRequest request = loaded_.request(prompt);
+    request.seed = options_.samples.seed;
+    return request;
+  }
+
+  // Pictures of the adapter as it is, through the file that others would load.
+  void make_samples(int64_t step) {
+    const fs::path folder = beside(options_.output, ".samples");
+    make_folder(folder);
+    const fs::path file = folder / ".adapter.safetensors";
+    write_lora(file, trainer_->adapters(), options_.naming, DType::kF32, {});
+    loaded_.adapters = {{loaded_.model->load_adapter(file.string()), 1}};
+    std::error_code ignored;
+    fs::remove(file, ignored);
+    int index = 0;
+    for (const std::string& prompt : options_.samples.prompts) {
+      const GenerateRequest request = sample_request(prompt);
+      const GenerateResult made = generate(*loaded_.pipeline, request, [](const Progress&) {});
+      const fs::path picture = folder / fmt::format("step-{:06}-{}.png", step, ++index);
+      write_png(picture, made.images[0], picture_text(loaded_, request, model_hash_, 0));
+      result_.samples.push_back({step, picture.string(), prompt});
+      events_(result_.samples.back());
+    }
+    loaded_.adapters.clear();
+  }
+
+  Metadata metadata() const {
+    json targets = options_.targets;
+    Metadata data = {{"halftone.base", model_hash_},
+                     {"halftone.base_precision", loaded_.precision.used},
+                     {"halftone.backward_precision", "as the base"},
+                     {"halftone.targets", targets.dump()},
+                     {"halftone.data", data_hash_},
+                     {"halftone.family", std::string(loaded_.model->family().name)},
+                     {"halftone.rank", std::to_string(options_.rules.rank)},
+                     {"halftone.alpha", fmt::format("{}", options_.rules.alpha)},
+                     {"halftone.steps", std::to_string(result_.curve.size())}};
+    if (!options_.captions.trigger.empty()) data["halftone.trigger"] = options_.captions.trigger;
+    return data;
+  }
+
+  void write_adapter(const fs::path& path) const {
+    write_lora(path, trainer_->adapters(), options_.naming, options_.stored, metadata());
+  }
+
+  std::string save() {
+    const TrainedSoFar so_far{trainer_->state(), result_.curve};
+    const std::string path =
+        checkpoints_.save(so_far, how(), [&](const fs::path& file) { write_adapter(file); })
+            .string();
+    saved_ = so_far.state.step;
+    events_(CheckpointSaved{so_far.state.step, path});
+    return path;
+  }
+
+  void measure() {
+    const DeviceContext* device = loaded_.context.get();
+    result_.peak_bytes = std::max(
+        result_.peak_bytes, device != nullptr ? device->memory().most_held : anonymous_memory());
+  }
+
+  void report(const TrainStep& made) {
+    const int64_t total = options_.rules.steps;
+    const auto steps = static_cast<double>(made.step - first_step_);
+    const double seconds = seconds_since(after_first_);
+    TrainProgress at;
+    at.step = made.step;
+    at.total = total;
+    at.loss = made.loss;
+    at.average_loss = recent_loss(result_.curve, 50);
+    at.learning_rate = made.learning_rate;
+    at.gradient_norm = made.gradient_norm;
+    if (steps > 0) {
+      const double rows = static_cast<double>(options_.rules.batch * options_.rules.accumulate);
+      at.samples_per_second = result_.samples_per_second = steps * rows / seconds;
+      at.seconds_left = seconds / steps * static_cast<double>(total - made.step);
+    }
+    at.peak_bytes = result_.peak_bytes;
+    events_(at);
+  }
+
+  void loop() {
+    const bool samples = options_.samples.every > 0;
+    const auto start = Clock::now();
+    try {
+      if (samples && !trainer_->done() && result_.curve.empty()) make_samples(0);
+      first_step_ = result_.resumed_from + 1;
+      while (!trainer_->done()) {
+        const TrainStep made = trainer_->step();
+        result_.curve.push_back(made);
+        measure();
+        if (made.step == first_step_) after_first_ = Clock::now();
+        report(made);
+        if (options_.save_every > 0 && made.step % options_.save_every == 0) save();
+        if (samples && (made.step % options_.samples.every == 0 || trainer_->done())) {
+          make_samples(made.step);
+        }
+        if (options_.stop && options_.stop() && !trainer_->done()) {
+          throw Error(ErrorCode::kCancelled, "", "interrupted");
+        }
+      }
+    } catch (const Error& error) {
+      end_early(error);
+    }
+    result_.seconds = seconds_since(start);
+  }
+
+  // What was reached is kept, whatever ended it.
+  [[noreturn]] void end_early(const Error& error) {
+    const auto step = static_cast<int64_t>(result_.curve.size());
+    if (step == 0 || step <= saved_) throw error;
+    std::string path;
+    try {
+      path = save();
+    } catch (const Error& second) {
+      throw Error(error.code(), error.where(), "{}; and nothing could be saved: {}",
+                  error.message(), second.what());
+    }
+    throw Error(error.code(), error.where(),
+                "{}; step {} is saved as {}, and resume goes on from it", error.message(), step,
+                path);
+  }
+
+  void finish() {
+    write_adapter(options_.output);
+    if (options_.save_every > 0 && saved_ < static_cast<int64_t>(result_.curve.size())) save();
+    result_.output = options_.output.string();
+    for (const std::string& line : run_fallbacks(loaded_)) warn(line);
+    const auto last = static_cast<int64_t>(result_.curve.size());
+    events_(
+        TrainComplete{result_.output, last,
+                      recent_loss(result_.curve, std::max<size_t>(1, result_.curve.size() / 10)),
+                      result_.seconds, ""});
+  }
+
+  Engine& engine_;
+  TrainOptions options_;
+  const TrainSink& events_;
+  Checkpoints checkpoints_;
+  LoadedModel loaded_;
+  std::vector<TrainExample> examples_;
+  Condition no_caption_;
+  std::map<std::string, Condition> known_;  // prompts of samples
+  std::string data_hash_, model_hash_;
+  std::unique_ptr<LoraTrainer> trainer_;
+  TrainResult result_;
+  int64_t saved_ = 0;  // the step of the last checkpoint
+  int64_t first_step_ = 1;
+  Clock::time_point after_first_ = Clock::now();
+};
+
+}  // namespace
+
+TrainResult train(Engine& engine, const TrainOptions& options, const TrainSink& events) {
+  return TrainRun(engine, options, events).run();
+}
+
+}  // namespace halftone

@@ -1,0 +1,63 @@
+// What a run tells while it goes on. Values: a terminal, a file of JSON lines and a server show the
+// same ones.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "halftone/engine/precision.h"
+#include "halftone/training/dataset.h"
+
+namespace halftone {
+
+struct Preparing {
+  std::string stage;  // "pictures", "captions"
+  int64_t done = 0, total = 0;
+};
+
+struct TrainModelLoaded {
+  std::string path, family;
+  Choice precision, compile, device;
+  std::map<std::string, int> formats;                     // format -> base linears stored in it
+  std::vector<std::pair<std::string, std::string>> kept;  // weight, why it stays as it is
+  int64_t adapters = 0, parameters = 0;                   // linears, and values that are trained
+  int64_t planned_bytes = 0;                              // the most that the run will hold
+};
+
+struct TrainProgress {
+  int64_t step = 0, total = 0;
+  double loss = 0, average_loss = 0, learning_rate = 0, gradient_norm = 0;
+  double samples_per_second = 0;  // of this run, without its first step
+  int64_t peak_bytes = 0;
+  double seconds_left = 0;
+};
+
+struct TrainWarning {
+  std::string message;
+};
+
+struct CheckpointSaved {
+  int64_t step = 0;
+  std::string path;
+};
+
+struct SampleMade {
+  int64_t step = 0;
+  std::string path, prompt;
+};
+
+struct TrainComplete {
+  std::string path;
+  int64_t step = 0;
+  double loss = 0, seconds = 0;  // the mean of the last tenth
+  std::string report;            // a page; empty: none
+};
+
+using TrainEvent = std::variant<Preparing, TrainModelLoaded, TrainProgress, TrainWarning,
+                                CheckpointSaved, SampleMade, TrainComplete>;
+using TrainSink = std::function<void(const TrainEvent&)>;
+
+}  // namespace halftone
