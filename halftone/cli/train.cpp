@@ -21,6 +21,7 @@ struct TrainFlags {
   TrainOptions train;
   std::string data, output, prior, cache, config, events, max_memory;
   std::string schedule = "constant", optimizer = "adamw", naming = "diffusers", stored = "bf16";
+  std::string sample_size;
   float alpha = -1;
   bool json = false;
 };
@@ -67,6 +68,9 @@ TrainOptions options_of(const TrainFlags& flags, const Context& context) {
   options.stored = flags.stored == "fp32" ? DType::kF32 : DType::kBF16;
   if (!flags.model.max_memory.empty()) {
     options.max_memory = parse_bytes(flags.model.max_memory, "--max-memory");
+  }
+  if (!flags.sample_size.empty()) {
+    std::tie(options.samples.width, options.samples.height) = parse_size(flags.sample_size);
   }
   options.stop = context.interrupted;
   return options;
@@ -299,6 +303,15 @@ void add_keeping_options(CLI::App& command, TrainFlags& o) {
       ->type_name("TEXT")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group(group);
+  command
+      .add_option("--sample-size", o.sample_size,
+                  "Their width and height (default: a square of the resolution)")
+      ->type_name("WxH")
+      ->group(group);
+  command.add_option("--sample-steps", o.train.samples.steps, "Their steps (default: the model's)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1000))
       ->group(group);
   command.add_option("--sample-seed", o.train.samples.seed, "Their seed")
       ->capture_default_str()

@@ -49,7 +49,8 @@ HT_HOST_DEVICE inline void adamw_step(const AdamWFactors& f, float gradient, flo
 
 // Moments in 8 bits, in units of their block's scale. The root of the second is stored, which
 // halves the range that it needs, and it is rounded up: a step may become shorter by that, never
-// longer, and what is not zero does not become so.
+// longer, and what is not zero does not become so. A first moment that is 10^5 times smaller than
+// the largest of its block is taken for zero.
 HT_HOST_DEVICE inline float moment_scale(float largest) {
   constexpr float kSmallest = 1e-30f;  // below, the reciprocal is no number
   return largest < kSmallest ? 0.0f : largest / E4M3::kMax;

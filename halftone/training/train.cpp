@@ -125,7 +125,8 @@ class TrainRun {
         options_.cache.empty() ? beside(options_.output, ".cache") : options_.cache;
     make_folder(folder);
     ExampleCache cache(folder);
-    ExampleMaker maker(pipeline, cache, options_.resolution > 0 ? options_.resolution : usual);
+    resolution_ = options_.resolution > 0 ? options_.resolution : usual;
+    ExampleMaker maker(pipeline, cache, resolution_);
     const auto tell = [&](const Preparing& at) { events_(at); };
     maker.add(data, 1, tell);
     const size_t own = maker.finish().examples.size();
@@ -266,7 +267,11 @@ class TrainRun {
 
   GenerateRequest sample_request(const std::string& prompt) const {
     GenerateRequest request = loaded_.request(prompt);
-    request.seed = options_.samples.seed;
+    const SampleOptions& how = options_.samples;
+    request.width = how.width > 0 ? how.width : resolution_;
+    request.height = how.height > 0 ? how.height : resolution_;
+    if (how.steps > 0) request.steps = how.steps;
+    request.seed = how.seed;
     return request;
   }
 
@@ -329,7 +334,6 @@ class TrainRun {
   void report(const TrainStep& made) {
     const int64_t total = options_.rules.steps;
     const auto steps = static_cast<double>(made.step - first_step_);
-    const double seconds = seconds_since(after_first_);
     TrainProgress at;
     at.step = made.step;
     at.total = total;
@@ -339,8 +343,8 @@ class TrainRun {
     at.gradient_norm = made.gradient_norm;
     if (steps > 0) {
       const double rows = static_cast<double>(options_.rules.batch * options_.rules.accumulate);
-      at.samples_per_second = result_.samples_per_second = steps * rows / seconds;
-      at.seconds_left = seconds / steps * static_cast<double>(total - made.step);
+      at.samples_per_second = result_.samples_per_second = steps * rows / step_seconds_;
+      at.seconds_left = step_seconds_ / steps * static_cast<double>(total - made.step);
     }
     at.peak_bytes = result_.peak_bytes;
     events_(at);
@@ -353,10 +357,11 @@ class TrainRun {
       if (samples && !trainer_->done() && result_.curve.empty()) make_samples(0);
       first_step_ = result_.resumed_from + 1;
       while (!trainer_->done()) {
+        const auto before = Clock::now();
         const TrainStep made = trainer_->step();
+        if (made.step > first_step_) step_seconds_ += seconds_since(before);
         result_.curve.push_back(made);
         measure();
-        if (made.step == first_step_) after_first_ = Clock::now();
         report(made);
         if (options_.save_every > 0 && made.step % options_.save_every == 0) save();
         if (samples && (made.step % options_.samples.every == 0 || trainer_->done())) {
@@ -408,12 +413,13 @@ class TrainRun {
   std::vector<TrainExample> examples_;
   Condition no_caption_;
   std::map<std::string, Condition> known_;  // prompts of samples
+  int64_t resolution_ = 0;
   std::string data_hash_, model_hash_;
   std::unique_ptr<LoraTrainer> trainer_;
   TrainResult result_;
   int64_t saved_ = 0;  // the step of the last checkpoint
   int64_t first_step_ = 1;
-  Clock::time_point after_first_ = Clock::now();
+  double step_seconds_ = 0;  // without the first, and without what is done between steps
 };
 
 }  // namespace

@@ -24,6 +24,8 @@ namespace halftone {
 struct SampleOptions {
   int64_t every = 0;                 // steps; 0: none
   std::vector<std::string> prompts;  // none: the first captions of the data
+  int64_t width = 0, height = 0;     // 0: a square of the resolution that is trained at
+  int steps = 0;                     // 0: the model's
   uint64_t seed = 0;
 };
 

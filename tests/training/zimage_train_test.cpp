@@ -158,7 +158,7 @@ TEST_P(ZImageTraining, FollowsPyTorchStepByStep) {
   const auto plain = denoiser_->build(shape_, {});
   attach(*plain);
   EXPECT_EQ(initial_.size(), 56u);
-  Parameters parameters(initial_, test::tested_kernels(), test::tested_stream());
+  Parameters parameters(initial_, {}, test::tested_kernels(), test::tested_stream());
   Program program = program_for(*plain, parameters);
   const auto& adamw = case_["adamw"];
   AdamWArgs rule;
@@ -186,7 +186,7 @@ TEST_P(ZImageTraining, FollowsPyTorchStepByStep) {
 TEST_P(ZImageTraining, GradientsAddUp) {
   const auto plain = denoiser_->build(shape_, {});
   attach(*plain);
-  Parameters parameters(initial_, test::tested_kernels(), test::tested_stream());
+  Parameters parameters(initial_, {}, test::tested_kernels(), test::tested_stream());
   Program program = program_for(*plain, parameters);
   auto inputs = inputs_of(0);
   program.run(inputs);

@@ -1,0 +1,274 @@
+// A whole run, for every family: what it writes, what it survives, where it goes on.
+#include "halftone/training/train.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "halftone/io/png.h"
+#include "halftone/io/safetensors_file.h"
+#include "halftone/kernels/adamw.h"
+#include "tests/support/errors.h"
+#include "tests/support/run_graph.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_models.h"
+
+namespace halftone {
+namespace {
+
+namespace fs = std::filesystem;
+using test::error_of;
+using test::read_file;
+using testing::HasSubstr;
+
+class Train : public testing::TestWithParam<test::TinyModel> {
+ protected:
+  Train() {
+    GetParam().write(dir_ / "model");
+    fs::create_directories(dir_ / "data");
+    for (int i = 0; i < 5; ++i) {
+      const int64_t width = i % 2 == 0 ? 40 : 24, height = i % 2 == 0 ? 40 : 48;
+      PngImage image{width, height, {}, {}};
+      for (int64_t p = 0; p < width * height * 3; ++p) {
+        image.rgb.push_back(static_cast<uint8_t>((p * (i + 3)) % 251));
+      }
+      write_png(dir_ / ("data/" + std::to_string(i) + ".png"), image);
+      test::write_file(dir_ / ("data/" + std::to_string(i) + ".txt"),
+                       i == 2 ? "two dogs on a hill in winter" : "a cat");
+    }
+  }
+
+  TrainOptions options(const std::string& output) const {
+    TrainOptions o;
+    o.model.path = (dir_ / "model").string();
+    o.model.precision = "fp32";
+    o.model.device = "cpu";
+    o.data = dir_ / "data";
+    o.output = dir_ / output;
+    o.cache = dir_ / "cache";
+    o.resolution = 32;
+    o.rules.steps = 6;
+    o.rules.batch = 2;
+    o.rules.rank = 2;
+    o.rules.alpha = 2;
+    o.rules.optimizer.learning_rate = 1e-2f;
+    return o;
+  }
+  TrainResult run(const TrainOptions& o) {
+    return train(engine_, o, [&](const TrainEvent& event) { events_.push_back(event); });
+  }
+  template <class Event>
+  int64_t count() const {
+    return std::count_if(events_.begin(), events_.end(), [](const TrainEvent& event) {
+      return std::holds_alternative<Event>(event);
+    });
+  }
+  // Ends the run after so many steps.
+  std::string stop_after(TrainOptions o, int steps) {
+    int done = 0;
+    o.stop = [&] { return ++done == steps; };
+    return error_of([&] { run(o); });
+  }
+
+  const test::TempDir dir_;
+  Engine engine_;
+  std::vector<TrainEvent> events_;
+};
+INSTANTIATE_TEST_SUITE_P(, Train, testing::ValuesIn(test::tiny_models()), [](const auto& tested) {
+  std::string name = tested.param.family;
+  std::erase_if(name, [](char c) { return std::isalnum(c) == 0; });
+  return name;
+});
+
+TEST_P(Train, FromPicturesToAnAdapter) {
+  test::write_file(dir_ / "data/alone.txt", "x");
+  test::write_file(dir_ / "data/bad.png", "no picture");
+  test::write_file(dir_ / "data/bad.txt", "x");
+  TrainOptions o = options("out.safetensors");
+  o.captions.trigger = "zwx";
+  o.samples.every = 4;
+  o.samples.prompts = {"a cat"};
+  o.samples.steps = 2;
+  const TrainResult result = run(o);
+  EXPECT_EQ(result.pictures, 5u);
+  EXPECT_EQ(result.skipped.size(), 2u);
+  EXPECT_EQ(result.curve.size(), 6u);
+  EXPECT_EQ(result.sizes.size(), 2u);
+  EXPECT_EQ(count<TrainProgress>(), 6);
+  EXPECT_EQ(count<TrainModelLoaded>(), 1);
+  EXPECT_EQ(count<TrainComplete>(), 1);
+  EXPECT_EQ(count<SampleMade>(), 3);  // before, at step 4 and at the end
+  for (const SampleMade& sample : result.samples) EXPECT_GT(read_png(sample.path).width, 0);
+  EXPECT_NE(read_file(result.samples[0].path), read_file(result.samples[2].path));
+  EXPECT_GT(result.planned_bytes, 0);
+  const SafetensorsFile file(o.output);
+  EXPECT_EQ(file.metadata().at("halftone.trigger"), "zwx");
+  EXPECT_EQ(file.metadata().at("halftone.base").size(), 32u);
+  EXPECT_EQ(file.tensors().size(), 2 * static_cast<size_t>(result.model.adapters));
+  // A second run finds everything encoded, and gives the same bytes.
+  events_.clear();
+  o.output = dir_ / "again.safetensors";
+  const auto files = std::distance(fs::directory_iterator(dir_ / "cache"), {});
+  run(o);
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir_ / "cache"), {}), files);
+  EXPECT_EQ(read_file(o.output), read_file(dir_ / "out.safetensors"));
+}
+
+TEST_P(Train, GoesOnWhereItWasStopped) {
+  std::vector<TrainOptions> kinds;
+  for (int kind = 0; kind < 3; ++kind) {
+    TrainOptions o = options("whole.safetensors");
+    o.rules.rate = kind == 1 ? RateShape::kCosine : RateShape::kConstant;
+    o.rules.small_moments = kind == 1;
+    o.rules.average = kind == 2 ? 0.9 : 0;
+    o.rules.accumulate = kind == 2 ? 2 : 1;
+    o.rules.caption_dropout = kind == 2 ? 0.3 : 0;
+    kinds.push_back(o);
+  }
+  for (TrainOptions& o : kinds) {
+    const TrainResult whole = run(o);
+    o.output = dir_ / "parts.safetensors";
+    o.resume = true;
+    for (const int steps : {1, 3}) {
+      const std::string error = stop_after(o, steps);
+      EXPECT_THAT(error, HasSubstr("is saved as"));
+      EXPECT_FALSE(fs::exists(o.output));
+    }
+    const TrainResult parts = run(o);
+    EXPECT_EQ(parts.resumed_from, 4);
+    EXPECT_EQ(read_file(o.output), read_file(dir_ / "whole.safetensors"));
+    ASSERT_EQ(parts.curve.size(), whole.curve.size());
+    for (size_t i = 0; i < whole.curve.size(); ++i) {
+      EXPECT_EQ(parts.curve[i].loss, whole.curve[i].loss);
+    }
+    fs::remove_all(dir_ / "parts.checkpoints");
+    fs::remove(o.output);
+  }
+}
+
+TEST_P(Train, CheckpointsThatAreDamagedOrOfAnotherRun) {
+  TrainOptions o = options("out.safetensors");
+  o.save_every = 2;
+  o.rules.steps = 4;
+  run(o);
+  const fs::path checkpoints = dir_ / "out.checkpoints";
+  EXPECT_TRUE(fs::exists(checkpoints / "step-000002/adapter.safetensors"));
+  // A bit of the last one changed: the one before it is taken.
+  const fs::path state = checkpoints / "step-000004/state.safetensors";
+  std::string bytes = read_file(state);
+  bytes[bytes.size() - 100] ^= 1;
+  test::write_file(state, bytes);
+  o.resume = true;
+  o.rules.steps = 5;
+  events_.clear();
+  EXPECT_EQ(run(o).resumed_from, 2);
+  EXPECT_GE(count<TrainWarning>(), 1);
+  o.rules.rank = 3;
+  EXPECT_THAT(error_of([&] { run(o); }), HasSubstr("rank: is 3 now, and"));
+  o.rules.rank = 2;
+  test::write_file(dir_ / "data/0.txt", "a changed caption");
+  EXPECT_THAT(error_of([&] { run(o); }), HasSubstr("data: is "));
+}
+
+TEST_P(Train, EncodedFilesThatAreDamagedAreMadeAgain) {
+  TrainOptions o = options("out.safetensors");
+  o.rules.steps = 2;
+  run(o);
+  const std::string first = read_file(o.output);
+  for (const auto& file : fs::directory_iterator(dir_ / "cache")) {
+    std::string bytes = read_file(file.path());
+    bytes[bytes.size() - 4] ^= 1;
+    test::write_file(file.path(), bytes);
+  }
+  events_.clear();
+  run(o);
+  EXPECT_EQ(read_file(o.output), first);
+  EXPECT_EQ(count<TrainWarning>(), 1);
+}
+
+TEST_P(Train, WhatCannotBeTrainedIsNamed) {
+  const auto error_with = [&](const auto& change) {
+    TrainOptions o = options("out.safetensors");
+    change(o);
+    return error_of([&] { run(o); });
+  };
+  EXPECT_THAT(error_with([&](auto& o) { o.data = dir_ / "none"; }), HasSubstr("data: '"));
+  EXPECT_THAT(error_with([&](auto& o) { o.output = dir_ / "out.bin"; }), HasSubstr("output: "));
+  EXPECT_THAT(error_with([&](auto& o) { o.targets = {"nothing*"}; }), HasSubstr("targets: match"));
+  EXPECT_THAT(error_with([&](auto& o) { o.resolution = 33; }), HasSubstr("resolution: 33"));
+  EXPECT_THAT(error_with([&](auto& o) { o.max_memory = 1000; }), HasSubstr("max-memory: "));
+  fs::create_directories(dir_ / "empty");
+  EXPECT_THAT(error_with([&](auto& o) { o.data = dir_ / "empty"; }), HasSubstr("holds no picture"));
+  test::write_file(dir_ / "empty/a.png", "x");
+  EXPECT_THAT(error_with([&](auto& o) { o.data = dir_ / "empty"; }),
+              HasSubstr("nothing is left of '"));
+}
+
+// A rate that no model survives: the run ends, says where, and keeps what was before.
+TEST_P(Train, NumbersThatAreNoneEndIt) {
+  TrainOptions o = options("out.safetensors");
+  o.rules.optimizer.learning_rate = 1e30f;
+  o.rules.clip = 0;
+  o.rules.steps = 50;
+  const std::string error = error_of([&] { run(o); });
+  EXPECT_THAT(error, HasSubstr("training: the loss of step "));
+  EXPECT_THAT(error, HasSubstr("is saved as"));
+}
+
+// Moments of 8 bits lead where those of 32 lead.
+TEST(SmallMoments, FollowTheLargeOnes) {
+  constexpr int64_t kCount = 1000;  // not a whole number of blocks
+  const auto descend = [&](bool small) {
+    const Kernels& kernels = cpu_kernels();
+    Tensor p = test::random_tensor({kCount}, 1), g = Tensor::zeros(DType::kF32, {kCount});
+    const DType moments = small ? DType::kF8E4M3 : DType::kF32;
+    Tensor first = Tensor::zeros(moments, {kCount}), second = Tensor::zeros(moments, {kCount});
+    Tensor first_scales = Tensor::zeros(DType::kF32, {4}),
+           second_scales = Tensor::zeros(DType::kF32, {4});
+    const auto view = [](Tensor& x) {
+      return View{x.mutable_bytes().data(), x.dtype(), x.shape()};
+    };
+    for (int64_t step = 1; step <= 300; ++step) {
+      for (int64_t i = 0; i < kCount;
+           ++i) {  // of sum(a (p - 1)^2), steep here and flat there, 1 to 10000
+        const float steepness = std::pow(10.0f, static_cast<float>(i % 5) - 2);
+        g.mutable_as<float>()[i] = steepness * (p.as<float>()[i] - 1);
+      }
+      AdamWArgs args;
+      args.learning_rate = 0.02f;
+      args.weight_decay = 0;
+      args.step = step;
+      args.gradients = {g.address(), g.dtype(), g.shape()};
+      args.parameters = view(p);
+      args.first = view(first);
+      args.second = view(second);
+      if (small) {
+        args.first_scales = view(first_scales);
+        args.second_scales = view(second_scales);
+      }
+      kernels.adamw.launch(args, {2});
+    }
+    double distance = 0;
+    for (const float v : p.as<float>()) distance += std::abs(v - 1);
+    return distance / kCount;
+  };
+  const double large = descend(false), small = descend(true);
+  EXPECT_LT(large, 0.02);
+  EXPECT_LT(small, 0.04);
+}
+
+TEST(SmallMoments, RootsAreRoundedUp) {
+  for (const float scale : {1e-20f, 3e-3f, 1.0f, 5e7f}) {
+    for (float root = scale * 1e-5f; root < scale * 448; root *= 1.37f) {
+      const float back = decode<E4M3>(encode_root(root, scale)) * scale;
+      EXPECT_GE(back, root);
+      EXPECT_LE(back, root + std::max(root * 0.126f, scale * 0x1p-9f));
+    }
+  }
+  EXPECT_EQ(encode_root(0, 1), 0);
+  EXPECT_EQ(moment_scale(0), 0);
+}
+
+}  // namespace
+}  // namespace halftone
