@@ -2,6 +2,7 @@
 #   make build         the program, at build/halftone (with CUDA where a GPU is present, or CUDA=1)
 #   make test          everything that CI checks
 #   make demo          pictures from the model that ships, in four precisions on one sheet
+#   make demo-train    an adapter that draws blueprints, trained on 2 cores in minutes
 #   make install       program, library, model and manual page under PREFIX (/usr/local)
 #   make deb           the same as a Debian package under build/
 #   make bench         quantize speed beside memcpy
@@ -13,7 +14,7 @@ JOBS ?= $(shell nproc)
 
 PREFIX ?= /usr/local
 
-.PHONY: build test demo install deb bench format clean
+.PHONY: build test demo demo-train install deb bench format clean
 
 build:
 	@tools/setup build
@@ -28,6 +29,10 @@ test:
 
 demo: build
 	@tools/demo
+
+demo-train: build
+	@tools/setup demo-train
+	@tools/demo_train
 
 install: build
 	cmake --install build/program --prefix $(PREFIX)

@@ -26,7 +26,7 @@ class ConfigFile {
       root = toml::parse(
           std::string_view(reinterpret_cast<const char*>(mapped->bytes().data()), mapped->size()));
     } catch (const toml::parse_error& error) {
-      throw Error(ErrorCode::kInvalidInput, file_, "line {}: {}", error.source().begin.line,
+      throw Error(ErrorCode::kUsage, file_, "line {}: {}", error.source().begin.line,
                   printable(error.description()));
     }
     for (const auto& [key, value] : root) {
@@ -40,7 +40,7 @@ class ConfigFile {
 
  private:
   [[noreturn]] void fail(const toml::node& at, const std::string& reason) const {
-    throw Error(ErrorCode::kInvalidInput, file_, "line {}: {}", at.source().begin.line, reason);
+    throw Error(ErrorCode::kUsage, file_, "line {}: {}", at.source().begin.line, reason);
   }
 
   // As it would be typed.

@@ -26,7 +26,7 @@ struct SheetFlags {
   std::vector<std::string> precisions = {"bf16", "fp8", "mxfp8", "nvfp4"}, prompts;
   SamplingOptions sampling;
   std::string file, output = "sheet.png";
-  bool json = false;
+  bool before = false, json = false;
 };
 
 constexpr Color kPaper{250, 250, 248}, kInk{32, 32, 32}, kFaint{120, 120, 120};
@@ -42,7 +42,7 @@ std::vector<std::string> read_prompts(const SheetFlags& options) {
 
 // One precision: its pictures, and what they cost beside the first precision's.
 struct Column {
-  std::string precision;
+  std::string precision, title;
   std::vector<Tensor> images, latents;
   double seconds = 0;  // per picture
   int64_t weight_bytes = 0;
@@ -65,7 +65,7 @@ Column make_column(const SheetFlags& options, const std::string& precision,
   request.guidance = sampling.guidance;
   request.seed = options.sampling.seed;
   Column column;
-  column.precision = loaded.precision.used;
+  column.precision = column.title = loaded.precision.used;
   for (const std::string& prompt : prompts) {
     request.prompt = prompt;
     const ModelMemory memory = plan_generate(*loaded.pipeline, request);
@@ -127,7 +127,7 @@ Picture draw(const std::vector<Column>& columns, const std::vector<std::string>&
       lines.push_back(fmt::format("SSIM {:.4f}", column.ssim));
       lines.push_back(fmt::format("cosine {:.5f}", column.cosine));
     }
-    sheet.draw_text(column.precision, kGap, y, kInk);
+    sheet.draw_text(column.title, kGap, y, kInk);
     for (size_t i = 0; i < lines.size(); ++i) {
       sheet.draw_text(lines[i], kGap, y + static_cast<int64_t>(i + 1) * (kTextHeight + 4), kFaint);
     }
@@ -143,15 +143,25 @@ void run_sheet(const SheetFlags& options, const Context& context) {
   auto inputs = inputs_of(options.model);
   inputs.emplace_back(options.file);
   check_not_inputs({options.output}, inputs);
+  if (options.before && options.model.loras.empty()) {
+    throw Error(ErrorCode::kUsage, "--before", "is what an adapter is shown beside: give --lora");
+  }
   const std::vector<std::string> prompts = read_prompts(options);
   std::vector<Column> columns;
   ProgressBar bar("drawing", context, options.json, ProgressBar::Unit::kSteps);
-  const auto pictures = static_cast<int64_t>(prompts.size() * options.precisions.size());
+  const auto pictures =
+      static_cast<int64_t>(prompts.size() * (options.precisions.size() + (options.before ? 1 : 0)));
   int64_t done = 0;
   const ProgressFn progress = [&](const Progress& step) {
     bar.update({step.item, done, pictures});
     if (step.done == step.total) ++done;
   };
+  if (options.before) {
+    SheetFlags plain = options;
+    plain.model.loras.clear();
+    columns.push_back(make_column(plain, options.precisions[0], prompts, context, progress));
+    columns.back().title += ", before";
+  }
   for (const std::string& precision : options.precisions) {
     columns.push_back(make_column(options, precision, prompts, context, progress));
     if (columns.size() > 1) compare(columns.back(), columns[0]);
@@ -163,6 +173,7 @@ void run_sheet(const SheetFlags& options, const Context& context) {
     ordered_json rows = ordered_json::array();
     for (const Column& column : columns) {
       rows.push_back({{"precision", column.precision},
+                      {"before", column.title != column.precision},
                       {"seconds_per_picture", column.seconds},
                       {"weight_bytes", column.weight_bytes},
                       {"ssim", column.ssim},
@@ -172,10 +183,10 @@ void run_sheet(const SheetFlags& options, const Context& context) {
     print_json({{"sheet", options.output}, {"prompts", prompts}, {"precisions", rows}});
     return;
   }
-  fmt::print("{:<11} {:>12} {:>12} {:>8} {:>9}\n", "precision", "per picture", "weights", "SSIM",
+  fmt::print("{:<16} {:>12} {:>12} {:>8} {:>9}\n", "precision", "per picture", "weights", "SSIM",
              "cosine");
   for (const Column& column : columns) {
-    fmt::print("{:<11} {:>12} {:>12} {:>8.4f} {:>9.5f}\n", column.precision,
+    fmt::print("{:<16} {:>12} {:>12} {:>8.4f} {:>9.5f}\n", column.title,
                human_seconds(column.seconds), human_bytes(column.weight_bytes), column.ssim,
                column.cosine);
     for (const std::string& line : column.fallbacks) fmt::print("  fallback: {}\n", line);
@@ -206,6 +217,7 @@ void add_sheet(CLI::App& app, const Context& context) {
   command->add_option("-o,--output", o->output, "The PNG to write")
       ->capture_default_str()
       ->type_name("OUT.png");
+  command->add_flag("--before", o->before, "With --lora: first a row without it");
   command->add_flag("--json", o->json, "Print one JSON object instead of text");
   command->callback([o, &context] { run_sheet(*o, context); });
 }

@@ -12,6 +12,7 @@
 #include "halftone/cli/model_options.h"
 #include "halftone/cli/train_events.h"
 #include "halftone/cli/train_screen.h"
+#include "halftone/io/output.h"
 
 namespace halftone::cli {
 namespace {
@@ -29,9 +30,9 @@ struct TrainFlags {
 // Lines of JSON, each there as soon as it happened.
 class EventLog {
  public:
-  explicit EventLog(const std::string& path) {
+  EventLog(const std::string& path, bool go_on) {
     if (path.empty()) return;
-    file_ = path == "-" ? stdout : std::fopen(path.c_str(), "w");
+    file_ = path == "-" ? stdout : std::fopen(path.c_str(), go_on ? "a" : "w");
     if (file_ == nullptr) {
       throw Error(ErrorCode::kIo, "--events", "'{}': {}", printable(path), std::strerror(errno));
     }
@@ -45,12 +46,19 @@ class EventLog {
   void write(const nlohmann::ordered_json& event) {
     if (file_ == nullptr) return;
     const std::string line = json_text(event) + "\n";
-    std::fwrite(line.data(), 1, line.size(), file_);
-    std::fflush(file_);
+    if (std::fwrite(line.data(), 1, line.size(), file_) == line.size() && std::fflush(file_) == 0) {
+      return;
+    }
+    if (!lost_ && file_ != stdout) {
+      print_note("halftone train: --events: {}; some are lost\n", std::strerror(errno));
+    }
+    lost_ = true;
+    std::clearerr(file_);
   }
 
  private:
   std::FILE* file_ = nullptr;
+  bool lost_ = false;
 };
 
 TrainOptions options_of(const TrainFlags& flags, const Context& context) {
@@ -72,14 +80,27 @@ TrainOptions options_of(const TrainFlags& flags, const Context& context) {
   if (!flags.sample_size.empty()) {
     std::tie(options.samples.width, options.samples.height) = parse_size(flags.sample_size);
   }
+  if (flags.prior.empty() && flags.train.prior_weight != 1) {
+    throw Error(ErrorCode::kUsage, "--prior-weight", "does nothing without --prior");
+  }
+  if (flags.train.samples.every == 0 && !flags.train.samples.prompts.empty()) {
+    throw Error(ErrorCode::kUsage, "--sample-prompt", "does nothing without --sample-every");
+  }
   options.stop = context.interrupted;
   return options;
 }
 
+std::string counted(int64_t count, const char* what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
 void print_summary(const TrainResult& r, int64_t steps) {
   const double first = r.curve.empty() ? 0 : r.curve.front().loss;
-  fmt::print("{}: {} steps on {} pictures in {}, {} samples/s\n", printable(r.output), steps,
-             r.pictures, human_seconds(r.seconds), three_digits(r.samples_per_second));
+  fmt::print("{}: {} on {} in {}{}\n", printable(r.output), counted(steps, "step"),
+             counted(static_cast<int64_t>(r.pictures), "picture"), human_seconds(r.seconds),
+             r.samples_per_second > 0
+                 ? fmt::format(", {} pictures/s", three_digits(r.samples_per_second))
+                 : "");
   double last = 0;
   const size_t tail = std::max<size_t>(1, r.curve.size() / 10);
   for (size_t i = r.curve.size() - tail; i < r.curve.size(); ++i) last += r.curve[i].loss;
@@ -94,12 +115,32 @@ void print_summary(const TrainResult& r, int64_t steps) {
   for (const SkippedFile& skipped : r.skipped) {
     fmt::print("skipped {}: {}\n", printable(skipped.file), skipped.why);
   }
+  if (!r.report.empty()) fmt::print("report: {}\n", printable(r.report));
   fmt::print("try it: halftone generate --lora {} \"...\"\n", printable(r.output));
+}
+
+// Where the log goes is checked as where the adapter goes.
+void check_events(const TrainFlags& flags) {
+  if (flags.events.empty() || flags.events == "-") return;
+  namespace fs = std::filesystem;
+  check_output_file(flags.events);
+  check_distinct_outputs({{"--output", flags.output}, {"--events", flags.events}});
+  check_not_inputs({flags.events}, inputs_of(flags.model));
+  const fs::path log = fs::absolute(flags.events).lexically_normal();
+  for (const std::string& folder : {flags.data, flags.prior}) {
+    if (folder.empty()) continue;
+    const fs::path from = log.lexically_relative(fs::absolute(folder).lexically_normal());
+    if (!from.empty() && *from.begin() != "..") {
+      throw Error(ErrorCode::kUsage, "--events", "'{}' would lie among the pictures",
+                  printable(flags.events));
+    }
+  }
 }
 
 void run_train(const TrainFlags& flags, const Context& context) {
   const TrainOptions options = options_of(flags, context);
-  EventLog log(flags.events);
+  check_events(flags);
+  EventLog log(flags.events, flags.train.resume);
   const bool quiet = flags.events == "-";
   TrainScreen screen(context, quiet);
   if (context.watch_interrupts) context.watch_interrupts(true);
@@ -288,7 +329,9 @@ void add_keeping_options(CLI::App& command, TrainFlags& o) {
       ->type_name("N")
       ->check(CLI::Range(1, 10000))
       ->group(group);
-  command.add_flag("--resume", o.train.resume, "Go on from the last checkpoint beside OUT")
+  command
+      .add_flag("--resume", o.train.resume,
+                "Go on from the last checkpoint in OUT.checkpoints, where there is one")
       ->group(group);
   command
       .add_option("--sample-every", o.train.samples.every,
@@ -332,7 +375,8 @@ void add_train(CLI::App& app, const Context& context) {
       "DIR holds pictures (.png, .jpg, .webp) with a caption each: NAME.txt beside NAME.png, or a\n"
       ".jsonl with lines {\"file_name\": ..., \"text\": ...}. Pictures of any shape are cropped to "
       "one\n"
-      "of a few sizes. Ctrl-C saves a checkpoint, and --resume goes on from it. Examples:\n"
+      "of a few sizes. Ctrl-C saves a checkpoint, and --resume goes on from it.\n"
+      "Beside OUT lie OUT.checkpoints, OUT.samples, OUT.cache and a report, OUT.html. Examples:\n"
       "  halftone train --data pictures -o style.safetensors --steps 500\n"
       "  halftone train --data pictures --model Z-Image -o style.safetensors --precision fp8 \\\n"
       "    --rank 32 --batch 4 --save-every 100 --sample-every 100\n"

@@ -186,6 +186,38 @@ ModelMemory Pipeline::plan(const Shape& latents, const SamplerGraph& sampler,
   return memory;
 }
 
+ModelMemory Pipeline::plan_encoding(const Shape& pictures, std::span<const std::string> prompts) {
+  ModelMemory memory;
+  std::vector<int64_t> longest(encoders_.size(), 1);
+  for (size_t i = 0; i < encoders_.size(); ++i) {
+    add_weights(model_->encoder_part(i).weights(), memory);
+  }
+  add_weights(model_->denoiser_part().weights(), memory);
+  add_weights(model_->codec_part().weights(), memory);
+  const Conditioner& conditioner = model_->conditioner();
+  for (const std::string& prompt : prompts) {
+    try {
+      const PromptTokens tokens = conditioner.tokenize(prompt);
+      for (size_t i = 0; i < longest.size(); ++i) {
+        longest[i] = std::max(longest[i], conditioner.tokens(i, tokens));
+      }
+    } catch (const Error&) {
+      continue;  // whoever encodes it will be told
+    }
+  }
+  std::vector<MemoryUse> uses = {picture_program(pictures).program->memory()};
+  for (size_t i = 0; i < longest.size(); ++i) {
+    uses.push_back(encoder_program(i, longest[i]).program->memory());
+  }
+  for (const MemoryUse& use : uses) {
+    memory.arena = std::max(memory.arena, use.arena);
+    memory.workspace = std::max(memory.workspace, use.workspace);
+    memory.borders = std::max(memory.borders, use.borders + use.resident);
+  }
+  arena_->expect(memory.arena + memory.workspace);
+  return memory;
+}
+
 void Pipeline::remember(const std::string& prompt, Condition condition) {
   remembered_[prompt] = std::move(condition);
 }

@@ -62,6 +62,10 @@ class Pipeline {
   ModelMemory plan(const Shape& latents, const SamplerGraph& sampler,
                    std::span<const std::string> prompts, const AdapterChoices& adapters = {});
 
+  // The same for encoding pictures [1, 3, H, W] and the longest of these prompts; those that are
+  // too long are left out.
+  ModelMemory plan_encoding(const Shape& pictures, std::span<const std::string> prompts);
+
   // The last few prompts are remembered, and those that are told here for good.
   Condition encode(const std::string& prompt);
   void remember(const std::string& prompt, Condition condition);

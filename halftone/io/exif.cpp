@@ -27,6 +27,12 @@ class ExifBlock {
   bool little_;
 };
 
+constexpr char kExif[] = "Exif\0";  // and one more zero
+
+bool begins_with_exif(std::span<const std::byte> data) {
+  return data.size() > sizeof kExif && std::memcmp(data.data(), kExif, sizeof kExif) == 0;
+}
+
 int orientation_of(std::span<const std::byte> tiff) {
   constexpr uint32_t kOrientation = 0x0112;
   if (tiff.size() < 8) return 1;
@@ -44,19 +50,19 @@ int orientation_of(std::span<const std::byte> tiff) {
 
 }  // namespace
 
+int exif_block_orientation(std::span<const std::byte> block) {
+  return orientation_of(begins_with_exif(block) ? block.subspan(sizeof kExif) : block);
+}
+
 int exif_orientation(std::span<const std::byte> jpeg) {
   constexpr uint32_t kApplication1 = 0xFFE1, kScan = 0xFFDA;
-  constexpr char kExif[] = "Exif\0";  // and one more zero
   const ExifBlock file(jpeg, false);
   for (size_t at = 2;;) {  // segments: a marker, a length that counts itself, and data
     const auto marker = file.number(at, 2), length = file.number(at + 2, 2);
     if (!marker || !length || *marker < 0xFF00 || *marker == kScan || *length < 2) return 1;
     if (jpeg.size() - at - 2 < *length) return 1;
     const auto data = jpeg.subspan(at + 4, *length - 2);
-    if (*marker == kApplication1 && data.size() > sizeof kExif &&
-        std::memcmp(data.data(), kExif, sizeof kExif) == 0) {
-      return orientation_of(data.subspan(sizeof kExif));
-    }
+    if (*marker == kApplication1 && begins_with_exif(data)) return exif_block_orientation(data);
     at += 2 + *length;
   }
 }

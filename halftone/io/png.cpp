@@ -156,6 +156,13 @@ PngImage read_png(const std::filesystem::path& path, PngAlpha alpha) {
   }
   if (on_white) put_on_white(image.rgb);
   png_read_end(png, info);
+#if defined(PNG_eXIf_SUPPORTED)
+  png_bytep exif = nullptr;
+  png_uint_32 exif_bytes = 0;
+  if (png_get_eXIf_1(png, info, &exif_bytes, &exif) != 0) {
+    image.exif.assign(exif, exif + exif_bytes);
+  }
+#endif
   png_textp chunks = nullptr;
   int count = 0;
   png_get_text(png, info, &chunks, &count);

@@ -16,6 +16,7 @@ struct PngImage {
   int64_t width = 0, height = 0;
   std::vector<uint8_t> rgb;  // [H, W, 3]
   PngText text;
+  std::vector<uint8_t> exif = {};  // where the file has it
 };
 
 // To a file as a whole or not at all, into a pipe or device, or to standard output ("-").

@@ -118,21 +118,38 @@ RgbImage read_jpeg(Bytes, const std::string& name) {
 #endif
 
 #if defined(HALFTONE_WEBP)
+// Chunks after "RIFF size WEBP": four letters, a size, and as many bytes, filled up to an even
+// number.
+int webp_orientation(Bytes bytes) {
+  for (size_t at = 12; at + 8 <= bytes.size();) {
+    uint32_t size = 0;
+    std::memcpy(&size, bytes.data() + at + 4, sizeof size);  // little-endian, as this machine is
+    if (size > bytes.size() - at - 8) break;
+    if (starts_with(bytes, at, "EXIF")) return exif_block_orientation(bytes.subspan(at + 8, size));
+    at += 8 + size_t{size} + size % 2;
+  }
+  return 1;
+}
+
 RgbImage read_webp(Bytes bytes, const std::string& name) {
   const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
-  int width = 0, height = 0;
-  if (WebPGetInfo(data, bytes.size(), &width, &height) == 0) {
+  WebPBitstreamFeatures features;
+  if (WebPGetFeatures(data, bytes.size(), &features) != VP8_STATUS_OK) {
     throw Error(ErrorCode::kInvalidInput, name, "WebP: is damaged");
   }
+  if (features.has_animation != 0) {
+    throw Error(ErrorCode::kUnsupported, name, "WebP: is a moving picture");
+  }
+  const int width = features.width, height = features.height;
   check_picture_size(width, height, name);
   RgbImage image{width, height, {}};
   image.rgb.resize(static_cast<size_t>(image.width * image.height * 4));
   if (WebPDecodeRGBAInto(data, bytes.size(), image.rgb.data(), image.rgb.size(), 4 * width) ==
       nullptr) {
-    throw Error(ErrorCode::kInvalidInput, name, "WebP: is damaged, or a moving picture");
+    throw Error(ErrorCode::kInvalidInput, name, "WebP: is damaged");
   }
   put_on_white(image.rgb);
-  return image;
+  return turned(std::move(image), webp_orientation(bytes));
 }
 #else
 RgbImage read_webp(Bytes, const std::string& name) {
@@ -148,7 +165,8 @@ RgbImage read_picture(const std::filesystem::path& path) {
   const Bytes bytes = file->bytes();
   if (starts_with(bytes, 0, "\x89PNG")) {
     PngImage png = read_png(path, PngAlpha::kOnWhite);
-    return {png.width, png.height, std::move(png.rgb)};
+    const int orientation = exif_block_orientation(std::as_bytes(std::span(png.exif)));
+    return turned({png.width, png.height, std::move(png.rgb)}, orientation);
   }
   if (starts_with(bytes, 0, "\xFF\xD8")) return read_jpeg(bytes, name);
   if (starts_with(bytes, 0, "RIFF") && starts_with(bytes, 8, "WEBP")) return read_webp(bytes, name);

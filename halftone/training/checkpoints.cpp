@@ -14,6 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using nlohmann::ordered_json;
 
 constexpr const char* kRun = "halftone.run";
 constexpr const char* kPosition = "halftone.position";
@@ -50,12 +51,20 @@ std::vector<TrainStep> unpack_curve(const Tensor& packed, const std::string& whe
 
 }  // namespace
 
-Checkpoints::Checkpoints(const fs::path& output, int64_t keep) : folder_(output), keep_(keep) {
+Checkpoints::Checkpoints(const fs::path& output, int64_t keep, bool go_on)
+    : folder_(output), keep_(keep), go_on_(go_on) {
   folder_.replace_extension(".checkpoints");
 }
 
-fs::path Checkpoints::save(const TrainedSoFar& run, const json& how,
+fs::path Checkpoints::save(const TrainedSoFar& run, const ordered_json& how,
                            const std::function<void(const fs::path&)>& write_adapter) {
+  if (!go_on_ && !list().empty()) {
+    fs::path old = folder_;
+    old += ".old";
+    fs::remove_all(old);
+    fs::rename(folder_, old);
+  }
+  go_on_ = true;
   fs::create_directories(folder_);
   const fs::path target = folder_ / fmt::format("{}{:06}", kPrefix, run.state.step);
   OutputFolder folder(target);
@@ -97,7 +106,7 @@ std::vector<Checkpoints::Found> Checkpoints::list() const {
   return found;
 }
 
-TrainedSoFar Checkpoints::load(const fs::path& checkpoint, const json& how) {
+TrainedSoFar Checkpoints::load(const fs::path& checkpoint, const ordered_json& how) {
   const SafetensorsFile file(checkpoint / kState);
   const std::string where = file.path().string();
   check_resume_file(file);
@@ -110,10 +119,15 @@ TrainedSoFar Checkpoints::load(const fs::path& checkpoint, const json& how) {
   };
   const json run = said(kRun), position = said(kPosition);
   for (const auto& [key, value] : how.items()) {
-    if (run.value(key, json()) != value) {
-      throw Error(ErrorCode::kUsage, key, "is {} now, and {} trained with {}", value.dump(), where,
-                  run.value(key, json()).dump());
+    if (run.value(key, json()) == json(value)) continue;
+    if (key == "model" || key == "data") {  // by their hashes, which say nothing to anyone
+      throw Error(ErrorCode::kUsage, key, "is another one than {} was trained {}: {}", where,
+                  key == "data" ? "on" : "for",
+                  key == "data" ? "pictures, captions, trigger, resolution or prior have changed"
+                                : "some of its files differ");
     }
+    throw Error(ErrorCode::kUsage, key, "is {} now, and {} was trained with {}", value.dump(),
+                where, run.value(key, json()).dump());
   }
   TrainedSoFar so_far;
   const auto number = [&](const char* key) {
@@ -137,11 +151,6 @@ TrainedSoFar Checkpoints::load(const fs::path& checkpoint, const json& how) {
                 so_far.curve.size(), so_far.state.step);
   }
   return so_far;
-}
-
-void Checkpoints::remove_all() const {
-  std::error_code ignored;
-  fs::remove_all(folder_, ignored);
 }
 
 }  // namespace halftone

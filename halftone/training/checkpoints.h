@@ -19,28 +19,29 @@ struct TrainedSoFar {
 
 class Checkpoints {
  public:
-  // Beside the adapter that the run will write; the last `keep` of them stay.
-  Checkpoints(const std::filesystem::path& output, int64_t keep);
+  // Beside the adapter that the run will write; the last `keep` of them stay. A run that does not
+  // go on from those that are there moves them to OUT.checkpoints.old before it has any of its own.
+  Checkpoints(const std::filesystem::path& output, int64_t keep, bool go_on);
 
   const std::filesystem::path& folder() const { return folder_; }
-  // `run` says what the state follows from: numbers and texts by the names of options.
+  // `how` says what the state follows from: numbers and texts by the names of options.
   // `write_adapter` is given the file to write.
   std::filesystem::path save(
-      const TrainedSoFar& run, const nlohmann::json& how,
+      const TrainedSoFar& run, const nlohmann::ordered_json& how,
       const std::function<void(const std::filesystem::path&)>& write_adapter);
-  // The last one that is whole; damaged ones are named in `notes`.
   struct Found {
     std::filesystem::path folder;
     int64_t step = 0;
   };
   std::vector<Found> list() const;  // the last one first
   // An Error where the state is damaged, or follows from something else: it names the option.
-  static TrainedSoFar load(const std::filesystem::path& checkpoint, const nlohmann::json& how);
-  void remove_all() const;
+  static TrainedSoFar load(const std::filesystem::path& checkpoint,
+                           const nlohmann::ordered_json& how);
 
  private:
   std::filesystem::path folder_;
   int64_t keep_;
+  bool go_on_;
 };
 
 }  // namespace halftone

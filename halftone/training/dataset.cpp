@@ -1,6 +1,10 @@
 #include "halftone/training/dataset.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -32,8 +36,9 @@ std::string read_text(const fs::path& path, size_t most) {
 // One line, without the spaces around it; what is no text is an Error.
 std::string cleaned(std::string text, const std::string& where) {
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
-  if (!is_valid_utf8(text) || text.find('\0') != std::string::npos) {
-    throw Error(ErrorCode::kInvalidInput, where, "is not UTF-8");
+  if (!is_valid_utf8(text)) throw Error(ErrorCode::kInvalidInput, where, "is not UTF-8");
+  if (text.find('\0') != std::string::npos) {
+    throw Error(ErrorCode::kInvalidInput, where, "holds a NUL, which no text does");
   }
   std::string line;
   for (const char c : text) {
@@ -74,6 +79,9 @@ class Finder {
       throw Error(ErrorCode::kNotFound, folder_.string(), "{}",
                   path_exists(folder_) ? "is no folder" : "there is no such folder");
     }
+    if (::access(folder_.c_str(), R_OK | X_OK) != 0) {
+      throw Error(ErrorCode::kIo, folder_.string(), "{}", std::strerror(errno));
+    }
     std::error_code error;
     fs::recursive_directory_iterator it(folder_, fs::directory_options::skip_permission_denied,
                                         error);
@@ -84,7 +92,15 @@ class Finder {
         continue;
       }
       std::error_code ignored;
-      if (!it->is_regular_file(ignored)) continue;
+      if (it->is_directory(ignored)) {
+        if (::access(path.c_str(), R_OK | X_OK) != 0) skip(path, "is a folder that cannot be read");
+        if (it->is_symlink(ignored)) skip(path, "is a link to a folder, which is not followed");
+        continue;
+      }
+      if (!it->is_regular_file(ignored)) {
+        if (is_picture_name(path)) skip(path, "is no file, or a link to none");
+        continue;
+      }
       if (is_picture_name(path)) {
         pictures_.insert(path.lexically_normal());
       } else if (path.extension() == ".txt") {
@@ -108,13 +124,26 @@ class Finder {
     }
   }
 
-  static std::optional<std::string> text_of(const json& line,
-                                            std::initializer_list<const char*> keys) {
+  // The first of these keys that a line has.
+  static std::string text_of(const json& line, const std::string& where,
+                             std::initializer_list<const char*> keys) {
     for (const char* key : keys) {
       const auto found = line.find(key);
-      if (found != line.end() && found->is_string()) return found->get<std::string>();
+      if (found == line.end()) continue;
+      if (!found->is_string()) {
+        throw Error(ErrorCode::kInvalidInput, where, "\"{}\" is no text", key);
+      }
+      return found->get<std::string>();
     }
-    return {};
+    throw Error(ErrorCode::kInvalidInput, where, "has no \"{}\"", *keys.begin());
+  }
+
+  // As files of the folder are called here.
+  fs::path path_of(const fs::path& list, const std::string& name) const {
+    const fs::path path = (list.parent_path() / name).lexically_normal();
+    if (!fs::path(name).is_absolute()) return path;
+    return (folder_ / path.lexically_relative(fs::absolute(folder_).lexically_normal()))
+        .lexically_normal();
   }
 
   void read_list(const fs::path& list) {
@@ -126,16 +155,12 @@ class Finder {
       attempt(where, [&] {
         const json object = json::parse(line, nullptr, false);
         if (!object.is_object()) throw Error(ErrorCode::kInvalidInput, where, "is no JSON object");
-        const auto name = text_of(object, {"file_name", "image", "path"});
-        const auto caption = text_of(object, {"text", "caption", "prompt"});
-        if (!name || !caption) {
-          throw Error(ErrorCode::kInvalidInput, where, "has no \"{}\"",
-                      name ? "text" : "file_name");
-        }
-        const fs::path picture = (list.parent_path() / *name).lexically_normal();
-        if (!listed_.emplace(picture, Listed{where, *name, cleaned(*caption, where)}).second) {
+        const std::string name = text_of(object, where, {"file_name", "image", "path"});
+        const std::string caption = text_of(object, where, {"text", "caption", "prompt"});
+        const Listed entry{where, name, cleaned(caption, where)};
+        if (!listed_.emplace(path_of(list, name), entry).second) {
           throw Error(ErrorCode::kInvalidInput, where, "'{}' has a caption already",
-                      printable(*name));
+                      printable(name));
         }
       });
     }
@@ -154,7 +179,7 @@ class Finder {
     } else if (rules_.usual.empty()) {
       throw Error(ErrorCode::kInvalidInput, picture.string(),
                   "has no caption: neither {} nor a line of a .jsonl, and no usual one is given",
-                  beside.filename().string());
+                  printable(beside.filename().string()));
     } else {
       caption = rules_.usual;
     }

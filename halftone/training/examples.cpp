@@ -1,5 +1,7 @@
 #include "halftone/training/examples.h"
 
+#include <algorithm>
+
 #include "halftone/base/error.h"
 #include "halftone/io/model_hash.h"
 #include "halftone/io/read_picture.h"
@@ -43,6 +45,13 @@ ExampleMaker::ExampleMaker(Pipeline& pipeline, ExampleCache& cache, int64_t reso
       fmt::format("picture 1 {} {} {}\n", model.family().name, model.codec_hash(), dtype);
 }
 
+Shape ExampleMaker::largest_picture() const {
+  const PictureSize size = *std::max_element(
+      buckets_.begin(), buckets_.end(),
+      [](const auto& a, const auto& b) { return a.width * a.height < b.width * b.height; });
+  return {1, 3, size.height, size.width};
+}
+
 Condition ExampleMaker::text(const std::string& caption) {
   return cache_.get("text", text_source_ + caption, [&] { return pipeline_.encode(caption); });
 }
@@ -84,8 +93,9 @@ void ExampleMaker::add(const Dataset& data, float weight,
     } catch (const Error& error) {
       // What is wrong with the disk or the machine is not the picture's fault.
       const bool its_own =
-          error.code() == ErrorCode::kInvalidInput || error.code() == ErrorCode::kUnsupported ||
-          error.code() == ErrorCode::kNotFound || error.code() == ErrorCode::kUsage;
+          error.where() == item.picture.string() || error.code() == ErrorCode::kInvalidInput ||
+          error.code() == ErrorCode::kUnsupported || error.code() == ErrorCode::kNotFound ||
+          error.code() == ErrorCode::kUsage;
       if (!its_own) throw;
       made_.skipped.push_back({item.picture.string(), error.where() == item.picture.string()
                                                           ? error.message()

@@ -26,6 +26,8 @@ class ExampleMaker {
  public:
   ExampleMaker(Pipeline& pipeline, ExampleCache& cache, int64_t resolution);
 
+  // [1, 3, H, W] of the size that takes the most memory.
+  Shape largest_picture() const;
   // A caption's condition.
   Condition text(const std::string& caption);
   // Adds these, with this weight of their loss.

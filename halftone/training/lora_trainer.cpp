@@ -36,6 +36,21 @@ int64_t text_tokens(const Condition& condition) { return condition.at("text").sh
 
 }  // namespace
 
+std::vector<LinearInfo> adapter_sites(const Model& model, const TrainRules& rules) {
+  const std::vector<LinearInfo> all = model.linears();
+  if (rules.targets.empty()) return all;
+  std::vector<LinearInfo> sites;
+  for (const LinearInfo& linear : all) {
+    const auto matches = [&](const std::string& p) { return glob_match(p, linear.weight); };
+    if (std::ranges::any_of(rules.targets, matches)) sites.push_back(linear);
+  }
+  if (sites.empty()) {
+    throw Error(ErrorCode::kUsage, "targets", "'{}' match no linear of the model's blocks",
+                fmt::join(rules.targets, "', '"));
+  }
+  return sites;
+}
+
 LoraTrainer::LoraTrainer(std::shared_ptr<const Model> model, std::vector<TrainExample> examples,
                          const TrainRules& rules, Condition no_caption)
     : model_(std::move(model)),
@@ -56,15 +71,12 @@ LoraTrainer::LoraTrainer(std::shared_ptr<const Model> model, std::vector<TrainEx
   need(rules_.caption_dropout == 0 || !no_caption_.empty(), "caption-dropout",
        "needs what is shown instead of a caption");
   need(rules_.average >= 0 && rules_.average < 1, "ema", "is no number from 0 to below 1");
+  need(rules_.min_snr == 0 || model_->sampling().scheduler.prediction != Prediction::kVelocity,
+       "min-snr", "is for models that predict noise; this one predicts velocities");
   std::map<std::string, Tensor> initial;
   sites_.rank = rules_.rank;
   uint64_t index = 0;
-  for (const LinearInfo& linear : model_->linears()) {
-    const bool wanted =
-        rules_.targets.empty() ||
-        std::any_of(rules_.targets.begin(), rules_.targets.end(),
-                    [&](const std::string& p) { return glob_match(p, linear.weight); });
-    if (!wanted) continue;
+  for (const LinearInfo& linear : adapter_sites(*model_, rules_)) {
     sites_.weights.insert(linear.weight);
     initial.emplace(lora_down_name(linear.weight),
                     initial_down({rules_.rank, linear.shape[1]},
@@ -72,7 +84,6 @@ LoraTrainer::LoraTrainer(std::shared_ptr<const Model> model, std::vector<TrainEx
     initial.emplace(lora_up_name(linear.weight),
                     Tensor::zeros(DType::kF32, {linear.shape[0], rules_.rank}));
   }
-  need(!sites_.weights.empty(), "targets", "match no linear of the model's blocks");
   const LoadOptions& load = model_->options();
   const ParameterOptions how{rules_.small_moments, rules_.average > 0};
   parameters_ = std::make_unique<Parameters>(initial, how, *load.kernels, load.stream);

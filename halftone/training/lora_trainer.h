@@ -49,6 +49,9 @@ struct TrainStep {
   double loss = 0, gradient_norm = 0, learning_rate = 0;
 };
 
+// The linears that the rules' patterns select; none is an Error.
+std::vector<LinearInfo> adapter_sites(const Model& model, const TrainRules& rules);
+
 class LoraTrainer {
  public:
   // Errors name a field of the rules: no examples, patterns that match nothing, a rank below 1.

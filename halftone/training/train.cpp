@@ -12,13 +12,14 @@
 #include "halftone/io/png.h"
 #include "halftone/runtime/devices.h"
 #include "halftone/training/examples.h"
+#include "halftone/training/train_page.h"
 
 namespace halftone {
 namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-using nlohmann::json;
+using nlohmann::ordered_json;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -57,7 +58,7 @@ class TrainRun {
       : engine_(engine),
         options_(options),
         events_(events),
-        checkpoints_(options.output, options.keep) {
+        checkpoints_(options.output, options.keep, options.resume) {
     options_.rules.targets = patterns_of(options.targets);
   }
 
@@ -67,7 +68,13 @@ class TrainRun {
     const Dataset prior = options_.prior.empty() ? Dataset{} : find("prior", options_.prior);
     loaded_ = engine_.load(options_.model);
     for (const std::string& line : loaded_.fallbacks) warn(line);
-    prepare(data, prior);
+    check_early();
+    try {
+      prepare(data, prior);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kCancelled) throw;
+      throw Error(ErrorCode::kCancelled, "", "interrupted; what is encoded so far is kept");
+    }
     make_trainer();
     plan();
     if (options_.resume) resume();
@@ -85,6 +92,8 @@ class TrainRun {
     need(!options_.output.empty(), "output", "is needed: the adapter to write");
     need(options_.output.extension() == ".safetensors", "output",
          "is to end with .safetensors, as adapters do");
+    need(is_valid_utf8(options_.captions.trigger), "trigger", "is not UTF-8");
+    need(is_valid_utf8(options_.captions.usual), "caption", "is not UTF-8");
     check_output_file(options_.output);
     check_not_inputs({options_.output},
                      {fs::path(options_.model.path), fs::path(options_.model.base)});
@@ -128,6 +137,7 @@ class TrainRun {
     resolution_ = options_.resolution > 0 ? options_.resolution : usual;
     ExampleMaker maker(pipeline, cache, resolution_);
     const auto tell = [&](const Preparing& at) { events_(at); };
+    plan_encoding(data, maker);
     maker.add(data, 1, tell);
     const size_t own = maker.finish().examples.size();
     if (own == 0) refuse_data("data", options_.data, maker.finish().skipped);
@@ -155,6 +165,17 @@ class TrainRun {
     if (options_.samples.every > 0) remember_prompts(data, maker);
   }
 
+  // Large pictures need more memory to be encoded than to be trained on.
+  void plan_encoding(const Dataset& data, const ExampleMaker& maker) const {
+    std::vector<std::string> captions;
+    for (const DataItem& item : data.items) captions.push_back(item.caption);
+    ModelMemory memory = loaded_.pipeline->plan_encoding(maker.largest_picture(), captions);
+    if (loaded_.context == nullptr) {
+      memory.process = std::max<int64_t>(0, anonymous_memory() - memory.owned_weights);
+    }
+    check_memory(loaded_, memory, options_.max_memory);
+  }
+
   static void make_folder(const fs::path& folder) {
     std::error_code error;
     fs::create_directories(folder, error);
@@ -171,13 +192,18 @@ class TrainRun {
         prompts.push_back(caption);
       }
     }
-    for (const std::string& prompt : prompts) known_[prompt] = maker.text(prompt);
+    for (const std::string& prompt : prompts) {
+      try {
+        known_[prompt] = maker.text(prompt);
+      } catch (const Error& error) {
+        throw Error(error.code(), "sample-prompt", "{}", error.message());
+      }
+    }
     known_[""] = maker.text("");
   }
 
   // Encoders have done their work; the codec has, too, where no pictures are asked for.
   void make_trainer() {
-    model_hash_ = loaded_.model->hash();
     auto model = loaded_.model->without_encoders();
     loaded_.pipeline.reset();
     loaded_.model = model;
@@ -220,46 +246,88 @@ class TrainRun {
   }
 
   // What a state follows from, by the names of options.
-  json how() const {
+  ordered_json how() const {
     const TrainRules& r = options_.rules;
-    json options = {{"model", model_hash_},
-                    {"data", data_hash_},
-                    {"precision", loaded_.precision.used},
-                    {"targets", options_.targets},
-                    {"rank", r.rank},
-                    {"alpha", r.alpha},
-                    {"batch", r.batch},
-                    {"accumulate", r.accumulate},
-                    {"lr", r.optimizer.learning_rate},
-                    {"weight-decay", r.optimizer.weight_decay},
-                    {"warmup", r.warmup},
-                    {"schedule", r.rate == RateShape::kCosine ? "cosine" : "constant"},
-                    {"clip", r.clip},
-                    {"optimizer", r.small_moments ? "adamw8bit" : "adamw"},
-                    {"ema", r.average},
-                    {"caption-dropout", r.caption_dropout},
-                    {"min-snr", r.min_snr},
-                    {"sigma-mean", r.sigmas.mean},
-                    {"sigma-deviation", r.sigmas.deviation},
-                    {"shift", r.sigmas.shift},
-                    {"seed", r.seed}};
+    const auto number = [](float v) { return ordered_json::parse(fmt::format("{}", v)); };
+    ordered_json options = {{"precision", loaded_.precision.used},
+                            {"targets", options_.targets},
+                            {"rank", r.rank},
+                            {"alpha", number(r.alpha)},
+                            {"batch", r.batch},
+                            {"accumulate", r.accumulate},
+                            {"lr", number(r.optimizer.learning_rate)},
+                            {"weight-decay", number(r.optimizer.weight_decay)},
+                            {"warmup", r.warmup},
+                            {"schedule", r.rate == RateShape::kCosine ? "cosine" : "constant"},
+                            {"clip", r.clip},
+                            {"optimizer", r.small_moments ? "adamw8bit" : "adamw"},
+                            {"ema", r.average},
+                            {"caption-dropout", r.caption_dropout},
+                            {"min-snr", r.min_snr},
+                            {"sigma-mean", r.sigmas.mean},
+                            {"sigma-deviation", r.sigmas.deviation},
+                            {"shift", r.sigmas.shift},
+                            {"seed", r.seed}};
     if (r.rate == RateShape::kCosine) options["steps"] = r.steps;
+    options["model"] = model_hash_;
+    if (!data_hash_.empty()) options["data"] = data_hash_;  // not known before they are read
     return options;
   }
 
-  void resume() {
+  // What can be known before pictures are encoded, which may take long.
+  void check_early() {
+    model_hash_ = loaded_.model->hash();
+    adapter_sites(*loaded_.model, options_.rules);
+    for (const std::string& target : options_.targets) {  // each of them, too
+      TrainRules alone = options_.rules;
+      alone.targets = patterns_of({target});
+      adapter_sites(*loaded_.model, alone);
+    }
+    if (path_exists(checkpoints_.folder()) && !is_folder(checkpoints_.folder())) {
+      throw Error(ErrorCode::kIo, checkpoints_.folder().string(), "is no folder");
+    }
     const std::vector<Checkpoints::Found> found = checkpoints_.list();
-    for (const Checkpoints::Found& checkpoint : found) {
+    if (found.empty()) return;
+    if (!options_.resume) {
+      warn(
+          fmt::format("checkpoints of an earlier run are in {}: this one's take their place, and "
+                      "they are kept as {}.old",
+                      printable(checkpoints_.folder().string()),
+                      printable(checkpoints_.folder().filename().string())));
+      return;
+    }
+    if (found[0].step > options_.rules.steps) {
+      throw Error(ErrorCode::kUsage, "steps", "is {}, and {} has done {} already",
+                  options_.rules.steps, found[0].folder.string(), found[0].step);
+    }
+    try {
+      Checkpoints::load(found[0].folder, how());
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kUsage) throw;  // damaged ones are told of later
+    }
+  }
+
+  void resume() {
+    std::string damaged;
+    for (const Checkpoints::Found& checkpoint : checkpoints_.list()) {
       try {
         TrainedSoFar so_far = Checkpoints::load(checkpoint.folder, how());
         trainer_->restore(so_far.state);
         result_.curve = std::move(so_far.curve);
         result_.resumed_from = saved_ = so_far.state.step;
+        if (!damaged.empty()) {
+          warn(fmt::format("{}; step {} is gone on from", damaged, result_.resumed_from));
+        }
         return;
       } catch (const Error& error) {
         if (error.code() == ErrorCode::kUsage) throw;  // another run's
-        warn(fmt::format("{}; the checkpoint before it is taken", error.what()));
+        damaged = error.what();
       }
+    }
+    if (!damaged.empty()) {
+      throw Error(ErrorCode::kInvalidInput, "resume",
+                  "no checkpoint is whole ({}); without it training starts from the beginning",
+                  damaged);
     }
     warn(fmt::format("there is no checkpoint in {}: training starts from the beginning",
                      printable(checkpoints_.folder().string())));
@@ -297,7 +365,7 @@ class TrainRun {
   }
 
   Metadata metadata() const {
-    json targets = options_.targets;
+    const ordered_json targets = options_.targets;
     Metadata data = {{"halftone.base", model_hash_},
                      {"halftone.base_precision", loaded_.precision.used},
                      {"halftone.backward_precision", "as the base"},
@@ -350,6 +418,20 @@ class TrainRun {
     events_(at);
   }
 
+  // Once: a run that goes astray without ever reaching a number that is none.
+  void watch_loss() {
+    constexpr size_t kWindow = 20;
+    if (warned_ || result_.curve.size() < 2 * kWindow) return;
+    const std::vector<TrainStep> first(result_.curve.begin(), result_.curve.begin() + kWindow);
+    const double then = recent_loss(first, kWindow), now = recent_loss(result_.curve, kWindow);
+    if (now < 2 * then) return;
+    warned_ = true;
+    warn(
+        fmt::format("the loss has grown from {:.4g} to {:.4g} at step {}: a lower learning rate "
+                    "may help",
+                    then, now, result_.curve.size()));
+  }
+
   void loop() {
     const bool samples = options_.samples.every > 0;
     const auto start = Clock::now();
@@ -363,6 +445,7 @@ class TrainRun {
         result_.curve.push_back(made);
         measure();
         report(made);
+        watch_loss();
         if (options_.save_every > 0 && made.step % options_.save_every == 0) save();
         if (samples && (made.step % options_.samples.every == 0 || trainer_->done())) {
           make_samples(made.step);
@@ -380,16 +463,21 @@ class TrainRun {
   // What was reached is kept, whatever ended it.
   [[noreturn]] void end_early(const Error& error) {
     const auto step = static_cast<int64_t>(result_.curve.size());
-    if (step == 0 || step <= saved_) throw error;
+    const std::string last =
+        saved_ > 0 ? fmt::format("; --resume goes on from step {}", saved_) : std::string();
+    const bool disk = error.code() == ErrorCode::kIo;  // it would not take a second one either
+    if (step == 0 || step <= saved_ || disk) {
+      throw Error(error.code(), error.where(), "{}{}", error.message(), last);
+    }
     std::string path;
     try {
       path = save();
     } catch (const Error& second) {
-      throw Error(error.code(), error.where(), "{}; and nothing could be saved: {}",
-                  error.message(), second.what());
+      throw Error(error.code(), error.where(), "{}; and it could not be saved: {}{}",
+                  error.message(), second.what(), last);
     }
     throw Error(error.code(), error.where(),
-                "{}; step {} is saved as {}, and resume goes on from it", error.message(), step,
+                "{}; step {} is saved as {}, and --resume goes on from it", error.message(), step,
                 path);
   }
 
@@ -398,11 +486,19 @@ class TrainRun {
     if (options_.save_every > 0 && saved_ < static_cast<int64_t>(result_.curve.size())) save();
     result_.output = options_.output.string();
     for (const std::string& line : run_fallbacks(loaded_)) warn(line);
+    const fs::path page = beside(options_.output, ".html");
+    result_.report = page.string();
+    try {
+      write_file(page, train_page(result_, options_));
+    } catch (const Error& error) {  // the adapter is there
+      result_.report.clear();
+      warn(fmt::format("no report: {}", error.what()));
+    }
     const auto last = static_cast<int64_t>(result_.curve.size());
     events_(
         TrainComplete{result_.output, last,
                       recent_loss(result_.curve, std::max<size_t>(1, result_.curve.size() / 10)),
-                      result_.seconds, ""});
+                      result_.seconds, result_.report});
   }
 
   Engine& engine_;
@@ -417,6 +513,7 @@ class TrainRun {
   std::string data_hash_, model_hash_;
   std::unique_ptr<LoraTrainer> trainer_;
   TrainResult result_;
+  bool warned_ = false;
   int64_t saved_ = 0;  // the step of the last checkpoint
   int64_t first_step_ = 1;
   double step_seconds_ = 0;  // without the first, and without what is done between steps

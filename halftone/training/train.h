@@ -53,7 +53,7 @@ struct TrainOptions {
 };
 
 struct TrainResult {
-  std::string output;
+  std::string output, report;  // the report's empty where it could not be written
   std::vector<TrainStep> curve;
   size_t pictures = 0, priors = 0;
   std::vector<SkippedFile> skipped;

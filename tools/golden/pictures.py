@@ -49,6 +49,9 @@ for orientation in range(1, 9):
     exif = Image.Exif()
     exif[0x0112] = orientation
     add(f"turned{orientation}.jpg", rgb, quality=95, subsampling=0, exif=exif)
+    if orientation == 6:
+        add("turned6.png", rgb, exif=exif)
+        add("turned6.webp", rgb, lossless=True, exif=exif)
 add("grey.jpg", rgb.convert("L"), quality=95)
 # Cropped to the middle and resized, as trainers do it.
 for name, (w, h) in {"smaller": (12, 8), "larger": (64, 48), "tall": (8, 24), "same": (28, 20)}.items():
