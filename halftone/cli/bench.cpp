@@ -160,6 +160,7 @@ void run_block(BenchOptions options) {
 void add_bench_options(CLI::App& command, BenchOptions& o) {
   command.add_option("--precision", o.precisions, "Precisions to measure, separated by commas")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->type_name("P,...")
       ->check(CLI::IsMember({"fp32", "bf16", "fp8", "fp8-tensor", "mxfp8", "nvfp4"}));
   command.add_option("--device", o.device, "cpu or cuda[:N]")

@@ -175,6 +175,7 @@ void add_compare(CLI::App& app, const Context& context) {
                    "Precisions, or folders that 'halftone quantize --model' wrote, separated by "
                    "commas")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->capture_default_str()
       ->type_name("P,...")
       ->check(precision_name() | CLI::ExistingDirectory);

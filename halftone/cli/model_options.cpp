@@ -126,6 +126,7 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
   command.add_option("--lora", options.loras, "An adapter to apply; may be given several times")
       ->type_name("FILE|DIR[:STRENGTH]")
       ->expected(1)
+      ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 

@@ -203,12 +203,14 @@ void add_quantize(CLI::App& app, const Context& context) {
                    "Convert only weights whose name matches; * stands for anything (repeatable)")
       ->type_name("PATTERN")
       ->expected(1)
+      ->allow_extra_args(false)
       ->take_all();
   command
       ->add_option("--exclude", options->exclude,
                    "Leave weights whose name matches as they are (repeatable)")
       ->type_name("PATTERN")
       ->expected(1)
+      ->allow_extra_args(false)
       ->take_all();
   command->add_option("--threads", options->threads, "CPU threads (default: all)")
       ->type_name("N")

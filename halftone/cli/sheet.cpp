@@ -209,6 +209,7 @@ void add_sheet(CLI::App& app, const Context& context) {
       ->type_name("FILE");
   command->add_option("--precisions", o->precisions, "Precisions, separated by commas")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->type_name("P,...")
       ->check(precision_name());
   add_model_options(*command, o->model);

@@ -241,6 +241,7 @@ void add_adapter_options(CLI::App& command, TrainFlags& o) {
       ->capture_default_str()
       ->type_name("T")
       ->expected(1)
+      ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group(group);
   command.add_option("--naming", o.naming, "Whose names the file has: diffusers or comfyui")
@@ -345,6 +346,7 @@ void add_keeping_options(CLI::App& command, TrainFlags& o) {
                   "What they show; may be given several times (default: the first captions)")
       ->type_name("TEXT")
       ->expected(1)
+      ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group(group);
   command
@@ -373,9 +375,9 @@ void add_train(CLI::App& app, const Context& context) {
   CLI::App* command = app.add_subcommand("train", "Train an adapter (LoRA) on pictures");
   command->footer(
       "DIR holds pictures (.png, .jpg, .webp) with a caption each: NAME.txt beside NAME.png, or a\n"
-      ".jsonl with lines {\"file_name\": ..., \"text\": ...}. Pictures of any shape are cropped to "
-      "one\n"
-      "of a few sizes. Ctrl-C saves a checkpoint, and --resume goes on from it.\n"
+      ".jsonl whose lines have \"file_name\" and \"text\". Pictures of any shape are cropped to "
+      "one of a\n"
+      "few sizes. Ctrl-C saves a checkpoint, and --resume goes on from it, to the same bytes.\n"
       "Beside OUT lie OUT.checkpoints, OUT.samples, OUT.cache and a report, OUT.html. Examples:\n"
       "  halftone train --data pictures -o style.safetensors --steps 500\n"
       "  halftone train --data pictures --model Z-Image -o style.safetensors --precision fp8 \\\n"

@@ -31,7 +31,7 @@ struct Result {
 // Commands that run a model do so on the CPU, unless the arguments name a device: what a test
 // expects must not depend on the machine that it runs on.
 inline std::vector<std::string> on_cpu(std::vector<std::string> arguments) {
-  constexpr std::string_view kRunModels[] = {"compare", "generate", "quantize", "sheet"};
+  constexpr std::string_view kRunModels[] = {"compare", "generate", "quantize", "sheet", "train"};
   const bool runs = !arguments.empty() && std::ranges::count(kRunModels, arguments[0]) > 0;
   const bool named = std::ranges::any_of(arguments, [](const std::string& argument) {
     return argument == "--device" || argument.starts_with("--device=");

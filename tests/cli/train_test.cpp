@@ -1,0 +1,155 @@
+// halftone train as a user runs it, and as it is killed.
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "halftone/io/png.h"
+#include "halftone/io/safetensors_file.h"
+#include "tests/cli/process.h"
+#include "tests/support/tiny_zimage.h"
+
+namespace halftone {
+namespace {
+
+using nlohmann::json;
+using test::Cli;
+using test::expect_one_line;
+using test::Result;
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+class CliTrain : public Cli {
+ protected:
+  void SetUp() override {
+    const fs::path data = HALFTONE_TEST_DATA;
+    const SafetensorsFile fixture(data / "zimage" / "pipeline_guided.safetensors");
+    test::write_zimage_folder(dir_ / "model", json::parse(fixture.metadata().at("case")),
+                              data / "tokenizer" / "tokenizer.json");
+    fs::create_directories(dir_ / "data");
+    for (int i = 0; i < 3; ++i) {
+      PngImage image{32, 32, std::vector<uint8_t>(32 * 32 * 3, static_cast<uint8_t>(60 * i)), {}};
+      write_png(dir_ / ("data/" + std::to_string(i) + ".png"), image);
+      test::write_file(dir_ / ("data/" + std::to_string(i) + ".txt"), "a cat");
+    }
+  }
+  std::vector<std::string> arguments(const std::string& output,
+                                     std::initializer_list<std::string> more) const {
+    std::vector<std::string> all = {"train",       "--model",      path("model"), "--data",
+                                    path("data"),  "-o",           path(output),  "--cache",
+                                    path("cache"), "--resolution", "32",          "--rank",
+                                    "2",           "--lr",         "1e-2"};
+    all.insert(all.end(), more);
+    return all;
+  }
+  static std::vector<json> events_of(const std::string& text) {
+    std::vector<json> events;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) events.push_back(json::parse(line));
+    return events;
+  }
+};
+
+TEST_F(CliTrain, TellsWhatHappens) {
+  test::write_file(path("data/alone.txt"), "x");
+  const Result result =
+      run(arguments("out.safetensors",
+                    {"--steps", "4", "--save-every", "2", "--events", path("events.jsonl"),
+                     "--sample-every", "4", "--sample-steps", "2", "--sample-prompt", "a cat"}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("4 steps on 3 pictures in "));
+  EXPECT_THAT(result.out, HasSubstr("alone.txt: is a caption without a picture"));
+  std::map<std::string, int> seen;
+  for (const json& event : events_of(test::read_file(path("events.jsonl")))) {
+    ++seen[event["event"]];
+    EXPECT_GT(event["time"].get<double>(), 1e9);
+    if (event["event"] == "progress") {
+      EXPECT_GT(event["grad_norm"].get<double>(), 0);
+    }
+    if (event["event"] == "model_loaded") {
+      EXPECT_EQ(event["precision"]["used"], "fp32");
+    }
+  }
+  EXPECT_EQ(seen["progress"], 4);
+  EXPECT_EQ(seen["checkpoint"], 2);
+  EXPECT_EQ(seen["sample"], 2);
+  EXPECT_EQ(seen["warning"], 1);
+  EXPECT_EQ(seen["complete"], 1);
+  const std::string page = test::read_file(path("out.html"));
+  EXPECT_THAT(page, HasSubstr("What it drew"));
+  EXPECT_THAT(page, HasSubstr("data:image/png;base64,"));
+  const Result picture =
+      run({"generate", "--model", path("model"), "--lora", path("out.safetensors"), "a cat",
+           "--size", "24x16", "--steps", "2", "-o", path("p.png")});
+  EXPECT_EQ(picture.code, 0) << picture.err;
+}
+
+TEST_F(CliTrain, FlagsFromAFile) {
+  test::write_file(path("run.toml"),
+                   "steps = 2\nrank = 3\ntargets = [\"attention\"]\nresume = true\n"
+                   "[train]\nlr = 0.5\nsave_every = 1\n");
+  const Result result =
+      run(arguments("out.safetensors", {"--config", path("run.toml"), "--events", "-"}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const auto events = events_of(result.out);
+  EXPECT_EQ(events.back()["step"], 2);
+  // The command line's rank and rate.
+  EXPECT_EQ(SafetensorsFile(path("out.safetensors")).metadata().at("halftone.rank"), "2");
+  for (const json& event : events) {
+    if (event["event"] == "progress") {
+      EXPECT_FLOAT_EQ(event["lr"].get<float>(), 1e-2f);
+    }
+  }
+  const std::pair<const char*, const char*> wrong[] = {
+      {"steps = \"many\"", "run.toml: line 1: "},
+      {"\nno-such = 1", "run.toml: line 2: 'no-such' is no flag of 'train'"},
+      {"resume = 3", "line 1: 'resume' is true or false"},
+      {"steps = true", "line 1: 'steps' takes a value"},
+      {"steps = [", "run.toml: line 1: "},
+  };
+  for (const auto& [text, why] : wrong) {
+    test::write_file(path("run.toml"), text);
+    expect_one_line(run(arguments("out.safetensors", {"--config", path("run.toml")})), 2, why);
+  }
+}
+
+TEST_F(CliTrain, WhatIsWrongIsOneLine) {
+  expect_one_line(run({"train", "-o", path("x.safetensors")}), 2, "--data: is needed");
+  expect_one_line(run({"train", "--data", path("data")}), 2, "--output: is needed");
+  expect_one_line(run(arguments("x.safetensors", {"--targets", "tpyo*"})), 2,
+                  "--targets: 'tpyo*' match no linear");
+  expect_one_line(run(arguments("x.safetensors", {"--resolution", "33"})), 2, "--resolution");
+  expect_one_line(run(arguments("x.safetensors", {"--min-snr", "5"})), 1, "--min-snr: is for");
+  expect_one_line(run(arguments("x.safetensors", {"--prior-weight", "2"})), 2, "--prior-weight");
+  expect_one_line(run(arguments("x.safetensors", {"--events", path("data/0.png")})), 2, "--events");
+  expect_one_line(run(arguments("x.safetensors", {"--max-memory", "1K"})), 1, "--max-memory: ");
+  EXPECT_FALSE(fs::exists(path("x.safetensors")));
+  EXPECT_EQ(read_png(path("data/0.png")).width, 32);
+}
+
+// Killed wherever it happens to be, again and again: in the end the same bytes as if nothing had.
+TEST_F(CliTrain, KilledRunsGoOnToTheSameBytes) {
+  const std::initializer_list<std::string> how = {"--steps", "24",  "--save-every", "1",
+                                                  "--ema",   "0.9", "--resume"};
+  ASSERT_EQ(run(arguments("whole.safetensors", how)).code, 0);
+  int killed = 0, interrupted = 0;
+  for (int i = 0; i < 20 && !fs::exists(path("parts.safetensors")); ++i) {
+    const pid_t child =
+        start(arguments("parts.safetensors", how), dir_ / "out.txt", dir_ / "err.txt", [] {});
+    ::usleep(static_cast<useconds_t>(20000 + 13000 * i));
+    ::kill(child, i % 3 == 2 ? SIGINT : SIGKILL);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    killed += WIFSIGNALED(status) ? 1 : 0;
+    interrupted += WIFEXITED(status) && WEXITSTATUS(status) == 130 ? 1 : 0;
+  }
+  EXPECT_GT(killed + interrupted, 3);
+  const Result last = run(arguments("parts.safetensors", how));
+  ASSERT_EQ(last.code, 0) << last.err;
+  EXPECT_EQ(test::read_file(path("parts.safetensors")), test::read_file(path("whole.safetensors")));
+  for (const auto& left : fs::directory_iterator(path("parts.checkpoints"))) {
+    EXPECT_THAT(left.path().filename().string(), testing::StartsWith("step-"));
+  }
+}
+
+}  // namespace
+}  // namespace halftone
