@@ -154,6 +154,7 @@ void run_generate(GenerateOptions options, const Context& context) {
   std::FILE* const report = options.output == "-" ? stderr : stdout;
   if (!options.json) print_plan(report, outcome.planned, outcome.loaded);
   outcome.hash = model.hash();
+  outcome.notes = adapter_notes(outcome.loaded, outcome.hash);
 
   Results results(options, request, outcome, model.latent_shape(request.width, request.height));
   ProgressBar bar("generating", context, options.json, ProgressBar::Unit::kSteps);

@@ -53,6 +53,7 @@ ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outc
                       {"device", to_json(outcome.loaded.device)},
                       {"loras", loras_json(outcome)},
                       {"fallbacks", outcome.loaded.fallbacks},
+                      {"notes", outcome.notes},
                       {"seconds",
                        {{"load", outcome.loaded.seconds},
                         {"text", seconds.text},
@@ -101,6 +102,7 @@ void print_summary(std::FILE* to, const GenerateOptions& options, const Generate
              outcome.loaded.device.used);
   if (!outcome.loaded.model->report().formats.empty())
     fmt::print(to, "  {}\n", outcome.loaded.precision.why);
+  for (const std::string& note : outcome.notes) fmt::print(to, "  note: {}\n", note);
   for (const std::string& fallback : outcome.loaded.fallbacks)
     fmt::print(to, "  fallback: {}\n", fallback);
   const int batches = (options.count + options.batch - 1) / options.batch;

@@ -22,6 +22,7 @@ struct GenerateOptions {
 };
 
 struct GenerateOutcome {
+  std::vector<std::string> notes;  // of adapters
   LoadedModel loaded;
   GenerateSeconds seconds;
   std::vector<std::filesystem::path> files;

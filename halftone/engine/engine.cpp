@@ -176,6 +176,23 @@ void check_memory(const LoadedModel& loaded, const ModelMemory& planned, int64_t
   }
 }
 
+std::vector<std::string> adapter_notes(const LoadedModel& loaded, const std::string& model_hash) {
+  const auto is_plain = [](const std::string& p) { return p == "fp32" || p == "bf16"; };
+  std::vector<std::string> lines;
+  for (const AdapterChoice& choice : loaded.adapters) {
+    const LoraReport& report = choice.adapter->lora().report();
+    const std::string& used = loaded.precision.used;
+    if (!report.base.empty() && report.base != model_hash) {
+      lines.push_back(fmt::format("{} was trained beside another base", printable(report.file)));
+    } else if (!report.base_precision.empty() && report.base_precision != used &&
+               !(is_plain(report.base_precision) && is_plain(used))) {
+      lines.push_back(fmt::format("{} was trained beside a base in {}, which is in {} here",
+                                  printable(report.file), printable(report.base_precision), used));
+    }
+  }
+  return lines;
+}
+
 std::vector<std::string> run_fallbacks(const LoadedModel& loaded, const Pipeline& pipeline) {
   std::vector<std::string> lines = pipeline.notes();
   if (loaded.context == nullptr) return lines;

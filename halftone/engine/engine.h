@@ -71,6 +71,9 @@ std::string default_model();
 // An Error where a run needs more memory than there is, or than `limit` bytes; 0: no limit.
 void check_memory(const LoadedModel& loaded, const ModelMemory& planned, int64_t limit);
 
+// Adapters that were trained beside another base than this, or another format of it, a line each.
+std::vector<std::string> adapter_notes(const LoadedModel& loaded, const std::string& model_hash);
+
 // After a run: what was done in another way than it should have been.
 std::vector<std::string> run_fallbacks(const LoadedModel& loaded, const Pipeline& pipeline);
 inline std::vector<std::string> run_fallbacks(const LoadedModel& loaded) {

@@ -175,6 +175,12 @@ LoraAdapter LoraAdapter::load(const std::filesystem::path& path, const LoraTarge
   ModuleReader reader(file, targets, where);
   LoraAdapter adapter;
   adapter.report_.file = where;
+  const auto said = [&](const char* key) {
+    const auto found = file.metadata().find(key);
+    return found == file.metadata().end() ? std::string() : found->second;
+  };
+  adapter.report_.base = said("halftone.base");
+  adapter.report_.base_precision = said("halftone.base_precision");
   adapter.report_.unmatched = std::move(reader.unmatched());
   for (const auto& [name, module] : reader.modules()) {
     const int64_t rank = module.down.shape()[0];

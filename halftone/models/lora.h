@@ -32,6 +32,8 @@ struct LoraReport {
   std::string file;
   int matched = 0;                     // linears that it changes
   std::vector<std::string> unmatched;  // keys that match nothing
+  // What it was trained beside, where the file says so: a model's hash, and its precision.
+  std::string base, base_precision;
 };
 
 class LoraAdapter {

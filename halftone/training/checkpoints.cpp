@@ -61,11 +61,15 @@ fs::path Checkpoints::save(const TrainedSoFar& run, const ordered_json& how,
   if (!go_on_ && !list().empty()) {
     fs::path old = folder_;
     old += ".old";
-    fs::remove_all(old);
-    fs::rename(folder_, old);
+    std::error_code error;
+    fs::remove_all(old, error);
+    fs::rename(folder_, old, error);
+    if (error) throw Error(ErrorCode::kIo, old.string(), "{}", error.message());
   }
   go_on_ = true;
-  fs::create_directories(folder_);
+  std::error_code error;
+  fs::create_directories(folder_, error);
+  if (error) throw Error(ErrorCode::kIo, folder_.string(), "{}", error.message());
   const fs::path target = folder_ / fmt::format("{}{:06}", kPrefix, run.state.step);
   OutputFolder folder(target);
   folder.write([&] {

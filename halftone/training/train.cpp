@@ -2,17 +2,17 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
+#include <optional>
 
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
 #include "halftone/base/text.h"
-#include "halftone/engine/picture_text.h"
 #include "halftone/io/output.h"
-#include "halftone/io/png.h"
 #include "halftone/runtime/devices.h"
 #include "halftone/training/examples.h"
 #include "halftone/training/train_page.h"
+#include "halftone/training/train_record.h"
+#include "halftone/training/train_samples.h"
 
 namespace halftone {
 namespace {
@@ -134,8 +134,8 @@ class TrainRun {
         options_.cache.empty() ? beside(options_.output, ".cache") : options_.cache;
     make_folder(folder);
     ExampleCache cache(folder);
-    resolution_ = options_.resolution > 0 ? options_.resolution : usual;
-    ExampleMaker maker(pipeline, cache, resolution_);
+    const int64_t resolution = options_.resolution > 0 ? options_.resolution : usual;
+    ExampleMaker maker(pipeline, cache, resolution);
     const auto tell = [&](const Preparing& at) { events_(at); };
     plan_encoding(data, maker);
     maker.add(data, 1, tell);
@@ -148,7 +148,7 @@ class TrainRun {
     result_.priors = prepared.examples.size() - own;
     result_.skipped = std::move(prepared.skipped);
     result_.sizes = std::move(prepared.sizes);
-    data_hash_ = prepared.hash;
+    source_.data_hash = prepared.hash;
     examples_ = std::move(prepared.examples);
     if (!result_.skipped.empty()) {
       warn(fmt::format("{} files are skipped; the first: {}: {}", result_.skipped.size(),
@@ -158,11 +158,21 @@ class TrainRun {
       warn(fmt::format("{} pictures are smaller than what they are trained at, and enlarged",
                        prepared.enlarged));
     }
+    const auto few = std::ranges::count_if(
+        result_.sizes, [&](const auto& size) { return size.second < options_.rules.batch; });
+    if (few > 0) {
+      warn(
+          fmt::format("{} of {} sizes have fewer pictures than a batch of {}, which holds some of "
+                      "them twice",
+                      few, result_.sizes.size(), options_.rules.batch));
+    }
     if (cache.damaged() > 0) {
       warn(fmt::format("{} files in {} were damaged, and made again", cache.damaged(),
                        printable(folder.string())));
     }
-    if (options_.samples.every > 0) remember_prompts(data, maker);
+    if (options_.samples.every == 0) return;
+    samples_.emplace(options_.samples, beside(options_.output, ".samples"), resolution);
+    samples_->encode_prompts(data, maker);
   }
 
   // Large pictures need more memory to be encoded than to be trained on.
@@ -176,33 +186,7 @@ class TrainRun {
     check_memory(loaded_, memory, options_.max_memory);
   }
 
-  static void make_folder(const fs::path& folder) {
-    std::error_code error;
-    fs::create_directories(folder, error);
-    if (error) throw Error(ErrorCode::kIo, folder.string(), "{}", error.message());
-  }
-
-  void remember_prompts(const Dataset& data, ExampleMaker& maker) {
-    constexpr size_t kUsual = 4;
-    std::vector<std::string>& prompts = options_.samples.prompts;
-    const bool given = !prompts.empty();
-    for (size_t i = 0; !given && i < data.items.size() && prompts.size() < kUsual; ++i) {
-      const std::string& caption = data.items[i].caption;
-      if (std::find(prompts.begin(), prompts.end(), caption) == prompts.end()) {
-        prompts.push_back(caption);
-      }
-    }
-    for (const std::string& prompt : prompts) {
-      try {
-        known_[prompt] = maker.text(prompt);
-      } catch (const Error& error) {
-        throw Error(error.code(), "sample-prompt", "{}", error.message());
-      }
-    }
-    known_[""] = maker.text("");
-  }
-
-  // Encoders have done their work; the codec has, too, where no pictures are asked for.
+  // Encoders have done their work.
   void make_trainer() {
     auto model = loaded_.model->without_encoders();
     loaded_.pipeline.reset();
@@ -210,14 +194,13 @@ class TrainRun {
     trainer_ = std::make_unique<LoraTrainer>(model, std::move(examples_), options_.rules,
                                              std::move(no_caption_));
     loaded_.pipeline = std::make_unique<Pipeline>(model, trainer_->arena());
-    for (auto& [prompt, condition] : known_) loaded_.pipeline->remember(prompt, condition);
+    if (samples_) samples_->tell(*loaded_.pipeline);
   }
 
   void plan() {
     ModelMemory memory = trainer_->plan();
-    if (options_.samples.every > 0) {
-      const ModelMemory sampled =
-          plan_generate(*loaded_.pipeline, sample_request(options_.samples.prompts[0]));
+    if (samples_) {
+      const ModelMemory sampled = samples_->plan(loaded_);
       memory.arena = std::max(memory.arena, sampled.arena);
       memory.workspace = std::max(memory.workspace, sampled.workspace);
       memory.borders = std::max(memory.borders, sampled.borders);
@@ -227,6 +210,7 @@ class TrainRun {
       memory.process = std::max<int64_t>(0, anonymous_memory() - memory.owned_weights) + kLibraries;
     }
     check_memory(loaded_, memory, options_.max_memory);
+    check_room();
     result_.planned_bytes = memory.peak();
     for (const std::string& note : trainer_->notes()) warn(note);
     TrainModelLoaded& said = result_.model;
@@ -245,38 +229,32 @@ class TrainRun {
     events_(said);
   }
 
-  // What a state follows from, by the names of options.
-  ordered_json how() const {
-    const TrainRules& r = options_.rules;
-    const auto number = [](float v) { return ordered_json::parse(fmt::format("{}", v)); };
-    ordered_json options = {{"precision", loaded_.precision.used},
-                            {"targets", options_.targets},
-                            {"rank", r.rank},
-                            {"alpha", number(r.alpha)},
-                            {"batch", r.batch},
-                            {"accumulate", r.accumulate},
-                            {"lr", number(r.optimizer.learning_rate)},
-                            {"weight-decay", number(r.optimizer.weight_decay)},
-                            {"warmup", r.warmup},
-                            {"schedule", r.rate == RateShape::kCosine ? "cosine" : "constant"},
-                            {"clip", r.clip},
-                            {"optimizer", r.small_moments ? "adamw8bit" : "adamw"},
-                            {"ema", r.average},
-                            {"caption-dropout", r.caption_dropout},
-                            {"min-snr", r.min_snr},
-                            {"sigma-mean", r.sigmas.mean},
-                            {"sigma-deviation", r.sigmas.deviation},
-                            {"shift", r.sigmas.shift},
-                            {"seed", r.seed}};
-    if (r.rate == RateShape::kCosine) options["steps"] = r.steps;
-    options["model"] = model_hash_;
-    if (!data_hash_.empty()) options["data"] = data_hash_;  // not known before they are read
-    return options;
+  // On the disk: a run is not to find at its end that there is none.
+  void check_room() const {
+    const int64_t values = trainer_->parameters();
+    const int64_t adapter = values * (options_.stored == DType::kF32 ? 4 : 2);
+    const int64_t state = values * (options_.rules.small_moments ? 6 : 12) +
+                          (options_.rules.average > 0 ? 4 * values : 0);
+    const int64_t checkpoints = options_.save_every > 0 ? options_.keep + 1 : 1;
+    const int64_t needed = adapter + checkpoints * (adapter + state);
+    std::error_code error;
+    const fs::path folder = fs::absolute(options_.output).parent_path();
+    const fs::space_info space = fs::space(folder, error);
+    if (error || static_cast<int64_t>(space.available) >= needed) return;
+    throw Error(ErrorCode::kIo, "output", "'{}' has room for {}, and the adapter with {} {} {}",
+                printable(folder.string()), human_bytes(static_cast<int64_t>(space.available)),
+                checkpoints, checkpoints == 1 ? "checkpoint takes" : "checkpoints takes",
+                human_bytes(needed));
   }
+
+  ordered_json record() const { return run_record(options_, source_); }
 
   // What can be known before pictures are encoded, which may take long.
   void check_early() {
-    model_hash_ = loaded_.model->hash();
+    source_.model_hash = loaded_.model->hash();
+    source_.family = std::string(loaded_.model->family().name);
+    source_.precision = loaded_.precision.used;
+    source_.gradients = loaded_.model->options().activations == DType::kBF16 ? "bf16" : "fp32";
     adapter_sites(*loaded_.model, options_.rules);
     for (const std::string& target : options_.targets) {  // each of them, too
       TrainRules alone = options_.rules;
@@ -301,7 +279,7 @@ class TrainRun {
                   options_.rules.steps, found[0].folder.string(), found[0].step);
     }
     try {
-      Checkpoints::load(found[0].folder, how());
+      Checkpoints::load(found[0].folder, record());
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kUsage) throw;  // damaged ones are told of later
     }
@@ -311,7 +289,7 @@ class TrainRun {
     std::string damaged;
     for (const Checkpoints::Found& checkpoint : checkpoints_.list()) {
       try {
-        TrainedSoFar so_far = Checkpoints::load(checkpoint.folder, how());
+        TrainedSoFar so_far = Checkpoints::load(checkpoint.folder, record());
         trainer_->restore(so_far.state);
         result_.curve = std::move(so_far.curve);
         result_.resumed_from = saved_ = so_far.state.step;
@@ -333,60 +311,23 @@ class TrainRun {
                      printable(checkpoints_.folder().string())));
   }
 
-  GenerateRequest sample_request(const std::string& prompt) const {
-    GenerateRequest request = loaded_.request(prompt);
-    const SampleOptions& how = options_.samples;
-    request.width = how.width > 0 ? how.width : resolution_;
-    request.height = how.height > 0 ? how.height : resolution_;
-    if (how.steps > 0) request.steps = how.steps;
-    request.seed = how.seed;
-    return request;
-  }
-
-  // Pictures of the adapter as it is, through the file that others would load.
   void make_samples(int64_t step) {
-    const fs::path folder = beside(options_.output, ".samples");
-    make_folder(folder);
-    const fs::path file = folder / ".adapter.safetensors";
-    write_lora(file, trainer_->adapters(), options_.naming, DType::kF32, {});
-    loaded_.adapters = {{loaded_.model->load_adapter(file.string()), 1}};
-    std::error_code ignored;
-    fs::remove(file, ignored);
-    int index = 0;
-    for (const std::string& prompt : options_.samples.prompts) {
-      const GenerateRequest request = sample_request(prompt);
-      const GenerateResult made = generate(*loaded_.pipeline, request, [](const Progress&) {});
-      const fs::path picture = folder / fmt::format("step-{:06}-{}.png", step, ++index);
-      write_png(picture, made.images[0], picture_text(loaded_, request, model_hash_, 0));
-      result_.samples.push_back({step, picture.string(), prompt});
-      events_(result_.samples.back());
-    }
-    loaded_.adapters.clear();
-  }
-
-  Metadata metadata() const {
-    const ordered_json targets = options_.targets;
-    Metadata data = {{"halftone.base", model_hash_},
-                     {"halftone.base_precision", loaded_.precision.used},
-                     {"halftone.backward_precision", "as the base"},
-                     {"halftone.targets", targets.dump()},
-                     {"halftone.data", data_hash_},
-                     {"halftone.family", std::string(loaded_.model->family().name)},
-                     {"halftone.rank", std::to_string(options_.rules.rank)},
-                     {"halftone.alpha", fmt::format("{}", options_.rules.alpha)},
-                     {"halftone.steps", std::to_string(result_.curve.size())}};
-    if (!options_.captions.trigger.empty()) data["halftone.trigger"] = options_.captions.trigger;
-    return data;
+    samples_->make(loaded_, trainer_->adapters(), source_.model_hash, step,
+                   [&](const SampleMade& made) {
+                     result_.samples.push_back(made);
+                     events_(made);
+                   });
   }
 
   void write_adapter(const fs::path& path) const {
-    write_lora(path, trainer_->adapters(), options_.naming, options_.stored, metadata());
+    write_lora(path, trainer_->adapters(), options_.naming, options_.stored,
+               adapter_metadata(options_, source_, result_.curve.size()));
   }
 
   std::string save() {
     const TrainedSoFar so_far{trainer_->state(), result_.curve};
     const std::string path =
-        checkpoints_.save(so_far, how(), [&](const fs::path& file) { write_adapter(file); })
+        checkpoints_.save(so_far, record(), [&](const fs::path& file) { write_adapter(file); })
             .string();
     saved_ = so_far.state.step;
     events_(CheckpointSaved{so_far.state.step, path});
@@ -433,10 +374,9 @@ class TrainRun {
   }
 
   void loop() {
-    const bool samples = options_.samples.every > 0;
     const auto start = Clock::now();
     try {
-      if (samples && !trainer_->done() && result_.curve.empty()) make_samples(0);
+      if (samples_ && !trainer_->done() && result_.curve.empty()) make_samples(0);
       first_step_ = result_.resumed_from + 1;
       while (!trainer_->done()) {
         const auto before = Clock::now();
@@ -447,7 +387,7 @@ class TrainRun {
         report(made);
         watch_loss();
         if (options_.save_every > 0 && made.step % options_.save_every == 0) save();
-        if (samples && (made.step % options_.samples.every == 0 || trainer_->done())) {
+        if (samples_ && (made.step % options_.samples.every == 0 || trainer_->done())) {
           make_samples(made.step);
         }
         if (options_.stop && options_.stop() && !trainer_->done()) {
@@ -482,7 +422,11 @@ class TrainRun {
   }
 
   void finish() {
-    write_adapter(options_.output);
+    try {
+      write_adapter(options_.output);
+    } catch (const Error& error) {
+      end_early(error);
+    }
     if (options_.save_every > 0 && saved_ < static_cast<int64_t>(result_.curve.size())) save();
     result_.output = options_.output.string();
     for (const std::string& line : run_fallbacks(loaded_)) warn(line);
@@ -508,9 +452,8 @@ class TrainRun {
   LoadedModel loaded_;
   std::vector<TrainExample> examples_;
   Condition no_caption_;
-  std::map<std::string, Condition> known_;  // prompts of samples
-  int64_t resolution_ = 0;
-  std::string data_hash_, model_hash_;
+  std::optional<TrainSamples> samples_;
+  TrainSource source_;
   std::unique_ptr<LoraTrainer> trainer_;
   TrainResult result_;
   bool warned_ = false;

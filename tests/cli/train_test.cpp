@@ -81,6 +81,24 @@ TEST_F(CliTrain, TellsWhatHappens) {
       run({"generate", "--model", path("model"), "--lora", path("out.safetensors"), "a cat",
            "--size", "24x16", "--steps", "2", "-o", path("p.png")});
   EXPECT_EQ(picture.code, 0) << picture.err;
+  EXPECT_THAT(picture.out, testing::Not(HasSubstr("note: ")));
+  // Beside the same base in 8 bits, and beside another one.
+  const Result other =
+      run({"generate", "--model", path("model"), "--lora", path("out.safetensors"), "a cat",
+           "--size", "24x16", "--steps", "2", "--precision", "fp8", "-o", path("p.png")});
+  EXPECT_THAT(other.out,
+              HasSubstr("out.safetensors was trained beside a base in fp32, which is in fp8"));
+  const SafetensorsFile file(path("out.safetensors"));
+  Metadata metadata = file.metadata();
+  metadata["halftone.base"] = "0123";
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  for (const TensorEntry& entry : file.tensors())
+    tensors.emplace_back(entry.name, file.tensor(entry));
+  write_safetensors(path("foreign.safetensors"), tensors, metadata);
+  const Result foreign =
+      run({"generate", "--model", path("model"), "--lora", path("foreign.safetensors"), "a cat",
+           "--size", "24x16", "--steps", "2", "-o", path("p.png")});
+  EXPECT_THAT(foreign.out, HasSubstr("foreign.safetensors was trained beside another base"));
 }
 
 TEST_F(CliTrain, FlagsFromAFile) {
