@@ -34,55 +34,14 @@ std::string name_of_command(const CLI::App& app) {
 bool nobody_reads(int error) { return error == EBADF || error == EPIPE; }
 
 // What lies below names a field where the command line has a flag: max_memory is --max-memory.
-std::string with_flag(const Error& error) {
-  constexpr std::string_view kFlags[] = {"accumulate",
-                                         "alpha",
-                                         "base",
-                                         "batch",
-                                         "budget",
-                                         "caption-dropout",
-                                         "certify",
-                                         "clip",
-                                         "data",
-                                         "device",
-                                         "dialect",
-                                         "ema",
-                                         "exclude",
-                                         "format",
-                                         "guidance",
-                                         "include",
-                                         "lora",
-                                         "lr",
-                                         "max-memory",
-                                         "min-snr",
-                                         "model",
-                                         "optimizer",
-                                         "output",
-                                         "precision",
-                                         "prior",
-                                         "rank",
-                                         "resolution",
-                                         "rounding",
-                                         "samples",
-                                         "schedule",
-                                         "scheduler",
-                                         "search-points",
-                                         "seed",
-                                         "shift",
-                                         "sigma-deviation",
-                                         "sigma-mean",
-                                         "size",
-                                         "steps",
-                                         "strict",
-                                         "targets",
-                                         "threads",
-                                         "warmup",
-                                         "weight-decay"};
-  std::string name = error.where();
-  std::replace(name.begin(), name.end(), '_', '-');
-  const bool flag = std::find(std::begin(kFlags), std::end(kFlags), name) != std::end(kFlags);
+std::string with_flag(const Error& error, const CLI::App& app) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands()[0];
+  std::string flag = "--" + error.where();
+  std::replace(flag.begin(), flag.end(), '_', '-');
   const std::string text = error.what();
-  return flag ? "--" + name + text.substr(error.where().size()) : text;
+  const bool known = command->get_option_no_throw(flag) != nullptr;
+  return known ? flag + text.substr(error.where().size()) : text;
 }
 
 // What was printed may still be in a buffer, and the disk behind it full.
@@ -151,7 +110,7 @@ int run(int argc, const char* const* argv, const Context& process) {
   } catch (const Error& error) {
     // Commands that leave something say so themselves.
     const bool plain = error.code() == ErrorCode::kCancelled && error.message() == "interrupted";
-    print_note("{}: {}{}\n", name_of_command(app), with_flag(error),
+    print_note("{}: {}{}\n", name_of_command(app), with_flag(error, app),
                plain ? "; nothing was written" : "");
     return exit_code(error.code());
   } catch (const std::bad_alloc&) {

@@ -20,11 +20,10 @@ namespace {
 struct TrainFlags {
   ModelOptions model;
   TrainOptions train;
-  std::string data, output, prior, cache, config, events, max_memory;
+  std::string data, output, prior, cache, config, events;
   std::string schedule = "constant", optimizer = "adamw", naming = "diffusers", stored = "bf16";
   std::string sample_size;
   float alpha = -1;
-  bool json = false;
 };
 
 // Lines of JSON, each there as soon as it happened.

@@ -32,6 +32,7 @@ class ExampleMaker {
   Condition text(const std::string& caption);
   // Adds these, with this weight of their loss.
   void add(const Dataset& data, float weight, const std::function<void(const Preparing&)>& events);
+  const PreparedExamples& so_far() const { return made_; }  // but for the hash
   PreparedExamples finish() const;
 
  private:

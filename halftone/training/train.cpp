@@ -139,8 +139,8 @@ class TrainRun {
     const auto tell = [&](const Preparing& at) { events_(at); };
     plan_encoding(data, maker);
     maker.add(data, 1, tell);
-    const size_t own = maker.finish().examples.size();
-    if (own == 0) refuse_data("data", options_.data, maker.finish().skipped);
+    const size_t own = maker.so_far().examples.size();
+    if (own == 0) refuse_data("data", options_.data, maker.so_far().skipped);
     if (!prior.items.empty()) maker.add(prior, static_cast<float>(options_.prior_weight), tell);
     if (options_.rules.caption_dropout > 0) no_caption_ = maker.text("");
     PreparedExamples prepared = maker.finish();
