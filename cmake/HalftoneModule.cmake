@@ -12,7 +12,7 @@ function(halftone_options target)
     $<$<CXX_COMPILER_ID:GNU>:$<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>>
     # Several files compiled as one: what one file names, another may use for something else.
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>>:-Wno-shadow
-        -Wno-subobject-linkage>
+        $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>>
     $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -Werror=all-warnings -Xcompiler=-Wall,-Wextra>)
   if(HALFTONE_SANITIZE)
     target_compile_options(${target} PRIVATE

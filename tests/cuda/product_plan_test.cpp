@@ -53,13 +53,13 @@ TEST(ProductPlan, BlockScalesAreNativeOnBlackwellAndExactlyEmulatedBefore) {
       EXPECT_EQ(plan.scales, format->global_scale ? GemmScales::kBlock16 : GemmScales::kBlock32);
       EXPECT_EQ(plan.kind, format->global_scale ? GemmKind::kFp4 : GemmKind::kFp8);
       EXPECT_EQ(plan.alpha, format->global_scale);
-      EXPECT_EQ(plan.a, Operand::kAsStored);
+      EXPECT_EQ(plan.a, Preparation::kAsStored);
     }
     for (const int capability : {80, 86, 89, 90}) {
       const ProductPlan plan = plan_product(args, capability);
       EXPECT_FALSE(plan.native);
-      EXPECT_EQ(plan.a, Operand::kDecode);
-      EXPECT_EQ(plan.b, Operand::kDecode);
+      EXPECT_EQ(plan.a, Preparation::kDecode);
+      EXPECT_EQ(plan.b, Preparation::kDecode);
       EXPECT_EQ(plan.kind, GemmKind::kBf16);
       EXPECT_EQ(plan.alpha, format->global_scale);
       EXPECT_TRUE(plan.per_item);  // few rows
@@ -77,8 +77,8 @@ TEST(ProductPlan, FloatsAreSplitAgainstNarrowWeights) {
     EXPECT_EQ(plan_product(args, 75).kind, GemmKind::kF32);
     for (const int capability : {80, 90, 100}) {
       const ProductPlan plan = plan_product(args, capability);
-      EXPECT_EQ(plan.a, Operand::kSplit);
-      EXPECT_EQ(plan.b, format == nullptr ? Operand::kAsStored : Operand::kDecode);
+      EXPECT_EQ(plan.a, Preparation::kSplit);
+      EXPECT_EQ(plan.b, format == nullptr ? Preparation::kAsStored : Preparation::kDecode);
       EXPECT_EQ(plan.kind, GemmKind::kBf16);
       EXPECT_EQ(plan.finish, format != nullptr && format->span == ScaleSpan::kRow);
     }
@@ -94,14 +94,14 @@ TEST(ProductPlan, FloatsAreSplitAgainstNarrowWeights) {
   args.a.dtype = DType::kF32;
   args.b.shape = {512, 384};
   args.how.transpose_b = false;
-  EXPECT_EQ(plan_product(args, 90).b, Operand::kValues) << "scales along the sum";
+  EXPECT_EQ(plan_product(args, 90).b, Preparation::kValues) << "scales along the sum";
 }
 
 TEST(ProductPlan, WhatDoesNotFitTensorCoresIsDecoded) {
   MatMulArgs args = product(&formats::fp8, &formats::fp8);
   args.a.shape = {256, 520};
   args.b.shape = {384, 520};  // K no multiple of 16
-  EXPECT_EQ(plan_product(args, 90).a, Operand::kDecode);
+  EXPECT_EQ(plan_product(args, 90).a, Preparation::kDecode);
   EXPECT_TRUE(plan_product(args, 90).finish);
   const MatMulArgs e5m2 = product(&formats::fp8_e5m2, &formats::fp8_e5m2);
   EXPECT_FALSE(plan_product(e5m2, 90).native);
@@ -112,7 +112,7 @@ TEST(ProductPlan, ScalesAlongTheContractionAreAppliedFirst) {
   args.how = {false, false};
   args.b.shape = {512, 384};
   const ProductPlan plan = plan_product(args, 90);
-  EXPECT_EQ(plan.b, Operand::kValues);
+  EXPECT_EQ(plan.b, Preparation::kValues);
   EXPECT_EQ(plan.kind, GemmKind::kF32);
 }
 
@@ -127,7 +127,7 @@ TEST(ProductPlan, OneRowPerItemIsDotProducts) {
 TEST(ProductPlan, WideWeightsAreRoundedForBf16Activations) {
   MatMulArgs args = product(nullptr, nullptr);
   args.b.dtype = DType::kF32;
-  EXPECT_EQ(plan_product(args, 90).b, Operand::kRound);
+  EXPECT_EQ(plan_product(args, 90).b, Preparation::kRound);
   EXPECT_EQ(plan_product(args, 90).kind, GemmKind::kBf16);
   EXPECT_EQ(plan_product(args, 75).kind, GemmKind::kF32);
 }

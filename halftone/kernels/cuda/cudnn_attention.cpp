@@ -8,7 +8,7 @@
 namespace halftone::cuda {
 namespace {
 
-enum Id : int64_t {
+enum AttentionId : int64_t {
   kQ = 1,
   kK,
   kV,
@@ -183,7 +183,7 @@ Plan backward_plan(const AttentionProblem& p, bool deterministic, const Cudnn& c
     return y;
   };
   // a^T b into dk or dv, summed over the heads that share a key.
-  const auto key_gradient = [&](Operand a, Operand b, Id id) {
+  const auto key_gradient = [&](Operand a, Operand b, AttentionId id) {
     const Operand y = g.real(id, kBF16, s.key_dims(), key_strides);
     const auto over = s.over(&s.key_lengths, nullptr, &s.query_lengths);
     if (p.heads == p.groups) {

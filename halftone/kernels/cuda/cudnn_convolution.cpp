@@ -6,7 +6,7 @@
 namespace halftone::cuda {
 namespace {
 
-enum Id : int64_t { kX = 1, kWeight, kBias, kY };
+enum ConvolutionId : int64_t { kX = 1, kWeight, kBias, kY };
 
 // Large images are convolved one by one: that fills the GPU, keeps the workspace small, and an
 // image's bits do not depend on its batch.
@@ -55,7 +55,7 @@ Dims channels_last(const Dims& d) { return {d[1] * d[2] * d[3], 1, d[3] * d[1], 
 Plan make_plan(const ConvProblem& p, bool adds_bias, const Cudnn& cudnn) {
   const auto dtype = p.bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
   GraphBuilder g;
-  const auto real = [&](Id id, const Dims& dims) {
+  const auto real = [&](ConvolutionId id, const Dims& dims) {
     return g.real(id, dtype, dims, p.bf16 ? channels_last(dims) : packed_strides(dims));
   };
   const Dims y_dims{p.items, p.out, p.out_height, p.out_width};

@@ -94,7 +94,7 @@ ProductPlan plan_product(const MatMulArgs& args, int capability) {
 
   // Exact emulation, and what is not quantized.
   const auto decode_or_keep = [](const ConstView& x) {
-    return x.format != nullptr ? Operand::kDecode : Operand::kAsStored;
+    return x.format != nullptr ? Preparation::kDecode : Preparation::kAsStored;
   };
   plan.a = decode_or_keep(args.a);
   plan.b = decode_or_keep(args.b);
@@ -107,21 +107,21 @@ ProductPlan plan_product(const MatMulArgs& args, int capability) {
   constexpr int64_t kFewRows = 512;
   plan.per_item = plan.per_item || (several_items && args.rows_per_item <= kFewRows);
   if (capability >= 80 && !is_wide(args.a) && is_wide(args.b) && !a_along) {
-    plan.b = Operand::kRound;
+    plan.b = Preparation::kRound;
     return plan;
   }
   if (capability >= 80 && is_split(args, b_along)) {
-    plan.a = Operand::kSplit;
+    plan.a = Preparation::kSplit;
     plan.finish = plan.finish || args.y.dtype != DType::kF32 || args.gelu;
     return plan;
   }
   if (is_wide(args.a) || is_wide(args.b) || capability < 80 || a_along || b_along) {
     plan.per_item = plan.per_item || several_items;
     plan.kind = GemmKind::kF32;
-    if (args.a.format != nullptr || args.a.dtype != DType::kF32) plan.a = Operand::kToFloat;
-    if (args.b.format != nullptr || args.b.dtype != DType::kF32) plan.b = Operand::kToFloat;
-    if (a_along) plan.a = Operand::kValues;
-    if (b_along) plan.b = Operand::kValues;
+    if (args.a.format != nullptr || args.a.dtype != DType::kF32) plan.a = Preparation::kToFloat;
+    if (args.b.format != nullptr || args.b.dtype != DType::kF32) plan.b = Preparation::kToFloat;
+    if (a_along) plan.a = Preparation::kValues;
+    if (b_along) plan.b = Preparation::kValues;
     plan.finish = plan.finish || args.y.dtype != DType::kF32;
   }
   return plan;

@@ -7,7 +7,7 @@
 namespace halftone::cuda {
 
 // What is done with an operand before the product.
-enum class Operand : uint8_t {
+enum class Preparation : uint8_t {
   kAsStored,
   kToFloat,  // widened to F32, exactly
   kRound,    // wider weights to BF16: what precision bf16 means on tensor cores
@@ -29,7 +29,7 @@ enum class GemmScales : uint8_t {
 
 struct ProductPlan {
   bool by_dot_products = false;  // few rows per item: a dot product per output, no GEMM
-  Operand a = Operand::kAsStored, b = Operand::kAsStored;
+  Preparation a = Preparation::kAsStored, b = Preparation::kAsStored;
   GemmKind kind = GemmKind::kBf16;
   GemmScales scales = GemmScales::kNone;
   // A product for each item of the batch: because it has a scale of its own, or because algorithms

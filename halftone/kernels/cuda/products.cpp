@@ -111,25 +111,25 @@ class Product {
  private:
   Context& context() const { return context_of(stream_); }
   // Scales of rows that are left for the result.
-  const float* left_factors(const ConstView& x, Operand how) const {
-    const bool done = plan_.scales != GemmScales::kNone || how == Operand::kValues;
+  const float* left_factors(const ConstView& x, Preparation how) const {
+    const bool done = plan_.scales != GemmScales::kNone || how == Preparation::kValues;
     return done ? nullptr : row_factors(x);
   }
   bool is_block_scaled() const {
     return plan_.scales == GemmScales::kBlock16 || plan_.scales == GemmScales::kBlock32;
   }
   // Products whose sum is the product.
-  int parts() const { return plan_.a == Operand::kSplit ? 3 : 1; }
+  int parts() const { return plan_.a == Preparation::kSplit ? 3 : 1; }
   static int64_t part_bytes(const ConstView& x) { return aligned_bytes(x.shape.numel() * 2); }
   int64_t items() const { return plan_.per_item ? args_.y.shape[0] / args_.rows_per_item : 1; }
 
   GemmProblem describe() const {
     GemmProblem p;
-    const auto type = [&](const ConstView& x, Operand how) {
+    const auto type = [&](const ConstView& x, Preparation how) {
       const bool narrow =
-          how == Operand::kDecode || how == Operand::kRound || how == Operand::kSplit;
+          how == Preparation::kDecode || how == Preparation::kRound || how == Preparation::kSplit;
       if (narrow) return CUDA_R_16BF;
-      return how == Operand::kAsStored ? stored_type(x) : CUDA_R_32F;
+      return how == Preparation::kAsStored ? stored_type(x) : CUDA_R_32F;
     };
     p.a_type = type(args_.a, plan_.a);
     p.b_type = type(args_.b, plan_.b);
@@ -178,37 +178,37 @@ class Product {
     context().part<Gemms>().run(problem, at, workspace);
   }
 
-  static int64_t operand_bytes(const ConstView& x, Operand how) {
+  static int64_t operand_bytes(const ConstView& x, Preparation how) {
     const int64_t count = x.shape.numel();
-    if (how == Operand::kAsStored) return 0;
-    if (how == Operand::kDecode || how == Operand::kRound) return aligned_bytes(count * 2);
-    if (how == Operand::kSplit) return 3 * part_bytes(x);
-    const bool decodes_first = how == Operand::kToFloat && x.format != nullptr;
+    if (how == Preparation::kAsStored) return 0;
+    if (how == Preparation::kDecode || how == Preparation::kRound) return aligned_bytes(count * 2);
+    if (how == Preparation::kSplit) return 3 * part_bytes(x);
+    const bool decodes_first = how == Preparation::kToFloat && x.format != nullptr;
     return aligned_bytes(count * 4) + (decodes_first ? aligned_bytes(count * 2) : 0);
   }
 
-  const void* prepare(const ConstView& x, Operand how, Workspace& workspace) const {
-    if (how == Operand::kAsStored) return x.data;
+  const void* prepare(const ConstView& x, Preparation how, Workspace& workspace) const {
+    if (how == Preparation::kAsStored) return x.data;
     const int64_t count = x.shape.numel();
     const auto decoded = [&] {
       auto* y = reinterpret_cast<bf16*>(workspace.bytes(count * 2));
       decode_blocks(x, x.shape[0], x.shape[1], y, stream_);
       return y;
     };
-    if (how == Operand::kDecode) return decoded();
-    if (how == Operand::kSplit) {
+    if (how == Preparation::kDecode) return decoded();
+    if (how == Preparation::kSplit) {
       auto* y = reinterpret_cast<bf16*>(workspace.bytes(3 * part_bytes(x)));
       split_floats(static_cast<const float*>(x.data), count, y, part_bytes(x) / 2,
                    context().stream());
       return y;
     }
-    if (how == Operand::kRound) {
+    if (how == Preparation::kRound) {
       auto* y = reinterpret_cast<bf16*>(workspace.bytes(count * 2));
       round_to_bf16(x, y, context().stream());
       return y;
     }
     float* wide = workspace.floats(count);
-    if (how == Operand::kValues) {
+    if (how == Preparation::kValues) {
       const int64_t rows = x.shape[0], cols = x.shape[1];
       cuda_kernels().dequantize.launch({*x.format,
                                         static_cast<const uint8_t*>(x.data),
