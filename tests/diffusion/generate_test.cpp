@@ -13,6 +13,7 @@
 #include "halftone/models/zimage/family.h"
 #include "halftone/quantize/quantize_file.h"
 #include "tests/support/backend.h"
+#include "tests/support/data.h"
 #include "tests/support/errors.h"
 #include "tests/support/load_pipeline.h"
 #include "tests/support/procedural.h"
@@ -30,7 +31,7 @@ using test::floats;
 using test::relative_error;
 using testing::HasSubstr;
 
-const fs::path kData = HALFTONE_TEST_DATA;
+using test::kData;
 
 class FromFolder : public testing::Test {
  protected:

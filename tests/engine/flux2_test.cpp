@@ -4,6 +4,7 @@
 
 #include "halftone/io/json.h"
 #include "halftone/io/safetensors_file.h"
+#include "tests/support/data.h"
 #include "tests/support/errors.h"
 #include "tests/support/load_pipeline.h"
 #include "tests/support/procedural.h"
@@ -20,7 +21,7 @@ namespace fs = std::filesystem;
 using test::floats;
 using test::relative_error;
 
-const fs::path kData = HALFTONE_TEST_DATA;
+using test::kData;
 
 class Flux2Engine : public testing::TestWithParam<const char*> {
  protected:

@@ -4,6 +4,7 @@
 
 #include "halftone/io/json.h"
 #include "halftone/io/safetensors_file.h"
+#include "tests/support/data.h"
 #include "tests/support/tiny_flux2.h"
 #include "tests/support/tiny_zimage.h"
 
@@ -12,7 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kData = HALFTONE_TEST_DATA;
 const fs::path kTokenizer = kData / "tokenizer" / "tokenizer.json";
 
 nlohmann::json case_of(const fs::path& file) {
