@@ -261,6 +261,25 @@ void add_bench(CLI::App& app, const Context&) {
   add_bench_options(*linear, *l);
   linear->callback([l] { bench_linear_on_device(*l); });
 
+  CLI::App* training = command->add_subcommand(
+      "train", "A training step of Z-Image's blocks with adapters on all linears (GPU)");
+  auto t = std::make_shared<BenchOptions>();
+  auto backward = std::make_shared<std::string>("bf16");
+  t->device = "cuda";
+  t->precisions = {"bf16", "fp8"};
+  t->layers = 8;
+  t->batch = 4;
+  add_bench_options(*training, *t);
+  training->add_option("--layers", t->layers, "Blocks")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 200));
+  training->add_option("--backward", *backward, "bf16, or fp8 for bases in 8 or 4 bits")
+      ->capture_default_str()
+      ->type_name("B")
+      ->check(CLI::IsMember({"bf16", "fp8"}));
+  training->callback([t, backward] { bench_train_on_device(*t, *backward == "fp8"); });
+
   CLI::App* pipeline = command->add_subcommand(
       "pipeline", "Text encoder, 8 steps and VAE of a full-size Z-Image at 1024x1024 (GPU)");
   auto p = std::make_shared<BenchOptions>();

@@ -46,5 +46,7 @@ void bench_compile(const BenchOptions& options);
 void bench_blocks_on_device(const BenchOptions& options, int64_t layers);
 void bench_linear_on_device(const BenchOptions& options);
 void bench_pipeline_on_device(const BenchOptions& options);
+// See bench_train.cpp.
+void bench_train_on_device(const BenchOptions& options, bool fp8_gradients);
 
 }  // namespace halftone::cli

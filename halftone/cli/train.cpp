@@ -21,7 +21,8 @@ struct TrainFlags {
   ModelOptions model;
   TrainOptions train;
   std::string data, output, prior, cache, config, events;
-  std::string schedule = "constant", optimizer = "adamw", naming = "diffusers", stored = "bf16";
+  std::string schedule = "constant", optimizer = "adamw", backward = "bf16", naming = "diffusers",
+              stored = "bf16";
   std::string sample_size;
   float alpha = -1;
 };
@@ -70,6 +71,7 @@ TrainOptions options_of(const TrainFlags& flags, const Context& context) {
   TrainRules& rules = options.rules;
   rules.alpha = flags.alpha > 0 ? flags.alpha : static_cast<float>(rules.rank);
   rules.rate = flags.schedule == "cosine" ? RateShape::kCosine : RateShape::kConstant;
+  rules.fp8_gradients = flags.backward == "fp8";
   rules.small_moments = flags.optimizer == "adamw8bit";
   options.naming = flags.naming == "comfyui" ? LoraNaming::kComfyUi : LoraNaming::kDiffusers;
   options.stored = flags.stored == "fp32" ? DType::kF32 : DType::kBF16;
@@ -107,9 +109,10 @@ void print_summary(const TrainResult& r, int64_t steps) {
   for (const TrainStep& step : r.curve) losses.push_back(step.loss);
   fmt::print("loss {:.4f} -> {:.4f}  {}\n", first, last / static_cast<double>(tail),
              sparkline(losses, 32));
-  fmt::print("base in {} on {}, {} adapters of {} values; memory {} of {} planned\n",
-             r.model.precision.used, r.model.device.used, r.model.adapters, r.model.parameters,
-             human_bytes(r.peak_bytes), human_bytes(r.planned_bytes));
+  fmt::print(
+      "base in {}, gradients in {} on {}, {} adapters of {} values; memory {} of {} planned\n",
+      r.model.precision.used, r.model.backward.used, r.model.device.used, r.model.adapters,
+      r.model.parameters, human_bytes(r.peak_bytes), human_bytes(r.planned_bytes));
   if (r.resumed_from > 0) fmt::print("resumed from step {}\n", r.resumed_from);
   for (const SkippedFile& skipped : r.skipped) {
     fmt::print("skipped {}: {}\n", printable(skipped.file), skipped.why);
@@ -197,6 +200,13 @@ void add_run_options(CLI::App& command, TrainFlags& o) {
       ->capture_default_str()
       ->type_name("O")
       ->check(CLI::IsMember({"adamw", "adamw8bit"}))
+      ->group(group);
+  command
+      .add_option("--backward", o.backward,
+                  "Gradients in bf16, or in fp8 where the base is in 8 or 4 bits")
+      ->capture_default_str()
+      ->type_name("B")
+      ->check(CLI::IsMember({"bf16", "fp8"}))
       ->group(group);
   command.add_option("--weight-decay", rules.optimizer.weight_decay, "Of AdamW")
       ->capture_default_str()

@@ -26,6 +26,7 @@ ordered_json fields(const TrainModelLoaded& e) {
   out["model"] = e.path;
   out["family"] = e.family;
   out["precision"] = to_json(e.precision);
+  out["backward"] = to_json(e.backward);
   out["compile"] = to_json(e.compile);
   out["device"] = to_json(e.device);
   out["converted"] = e.formats;

@@ -138,6 +138,7 @@ LoadedModel Engine::load(const ModelSpec& spec) {
   loaded.model = Model::load(found, how);
   loaded.sampling = loaded.model->sampling();
   read_recommended(found.files.base, loaded.sampling);
+  loaded.device_info = backend.info;
   loaded.precision = chosen_precision(spec.precision, backend.info, loaded.model->report(), stored);
   for (const LoraChoice& lora : spec.loras) {
     loaded.adapters.push_back({loaded.model->load_adapter(lora.file), lora.strength});

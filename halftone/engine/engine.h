@@ -43,6 +43,7 @@ struct LoadedModel {
   std::unique_ptr<Pipeline> pipeline;  // the first; others are Pipeline(model)
   Sampling sampling;                   // the family's, and what the folder says of itself
   Choice precision, compile, device;
+  DeviceInfo device_info;
   AdapterChoices adapters;
   int threads = 1, threads_asked = 1;
   std::vector<std::string> fallbacks;  // one line each

@@ -29,6 +29,7 @@ enum class Op : uint8_t {
   // products
   kQuantize,
   kLinear,
+  kLinearInputGrad,
   kMatMul,
   kConv2d,
   kConv2dInputGrad,
@@ -61,8 +62,12 @@ inline constexpr int kOpCount = static_cast<int>(Op::kFusedRows) + 1;
 // turns it into a node of its own, which linears on the same input share.
 struct LinearAttributes {
   std::optional<Format> activations;
-  float static_scale = 0;  // where activations->static_scale
-  bool gelu = false;       // of the result; set by the pass that folds it in
+  float static_scale = 0;           // where activations->static_scale
+  bool gelu = false;                // of the result; set by the pass that folds it in
+  std::optional<Format> gradients;  // what dY is rounded to for the input's gradient
+};
+struct LinearInputGradAttributes {
+  std::optional<Format> gradients;
 };
 struct QuantizeAttributes {
   Format format;
@@ -77,8 +82,8 @@ struct AxisAttributes {  // concat; slice [begin, end); pad by begin before and 
 };
 using Attributes =
     std::variant<std::monostate, AffineAttributes, UnaryAttributes, PermuteAttributes,
-                 AxisAttributes, MatMulAttributes, LinearAttributes, QuantizeAttributes,
-                 NormAttributes, RopeAttributes, AttentionAttributes, ConvAttributes,
-                 FusedRowsAttributes>;
+                 AxisAttributes, MatMulAttributes, LinearAttributes, LinearInputGradAttributes,
+                 QuantizeAttributes, NormAttributes, RopeAttributes, AttentionAttributes,
+                 ConvAttributes, FusedRowsAttributes>;
 
 }  // namespace halftone

@@ -20,6 +20,7 @@ constexpr std::array<OpInfo, kOpCount> kCatalogue = {{
     {"cast", cast_gradient},
     {"quantize", quantize_gradient},
     {"linear", linear_gradient},
+    {"linear_input_grad", nullptr},
     {"matmul", matmul_gradient},
     {"conv2d", conv2d_gradient},
     {"conv2d_input_grad", nullptr},

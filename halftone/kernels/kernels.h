@@ -102,6 +102,7 @@ struct Kernels {
   Kernel<CopyArgs> copy;
   Kernel<FillArgs> fill;
   Kernel<MatMulArgs> matmul;
+  Kernel<LinearInputGradArgs> linear_input_grad;
   Kernel<ConvArgs> conv2d;
   Kernel<ConvInputGradArgs> conv2d_input_grad;
   Kernel<ConvWeightGradArgs> conv2d_weight_grad;

@@ -121,6 +121,16 @@ struct MatMulArgs {
   int64_t rows_per_item = 0;
   bool gelu = false;  // of the result, before it is rounded
 };
+// dx [M, K] = dy [M, N] weight [N, K], of a quantized weight: what a linear hands back to its
+// input. With a format (E5M2 by row), dy is rounded to it before the product, so that both operands
+// have 8 bits. Scales of the weight that lie along the sum do not stay with its codes then: those
+// of rows are multiplied into dy before it is rounded; blocks are rounded again, to E4M3 with a
+// scale for each of K.
+struct LinearInputGradArgs {
+  const Format* gradients = nullptr;
+  ConstView dy, weight;
+  View dx;
+};
 struct ConvArgs {  // y [B, O, H', W'] = x [B, C, H, W] * weight [O, C, kh, kw] + bias [O]
   ConvAttributes how;
   ConstView x, weight, bias;

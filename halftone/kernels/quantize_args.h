@@ -48,6 +48,9 @@ struct QuantizeArgs {
   std::optional<float> static_scale;
   // Stochastic rounding; element (r, c) uses word r * C + c of this key's sequence.
   std::optional<PhiloxKey> stochastic;
+  // F32 [columns of x]: x is multiplied by these first. By row, not transposed; the CUDA table
+  // only.
+  const float* column_factors = nullptr;
 };
 
 // y = the values that codes and scales stand for, in the orientation that was quantized.

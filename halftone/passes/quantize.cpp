@@ -100,16 +100,19 @@ QuantizedGraph quantize_linears(const Graph& graph, const QuantizeRecipe& recipe
   how.node = [&](Graph& out, const Node& node, std::span<const Value> inputs) {
     if (node.op != Op::kLinear) return copy_node(out, graph, node, inputs);
     const auto found = chosen.find(graph.values()[node.inputs[1]].name);
-    Node changed = node;
-    if (found != chosen.end() && recipe.activations && found->second.activations) {
-      LinearAttributes linear{activation_format(found->second.format)};
+    if (found == chosen.end()) return copy_node(out, graph, node, inputs);
+    LinearAttributes linear;
+    linear.gradients = recipe.gradients;
+    if (recipe.activations && found->second.activations) {
+      linear.activations = activation_format(found->second.format);
       const auto scale = recipe.input_scales.find(found->first);
       if (scale != recipe.input_scales.end() && linear.activations->scale != ScaleType::kE8M0) {
         linear.activations->static_scale = true;
         linear.static_scale = scale->second;
       }
-      changed.attributes = linear;
     }
+    Node changed = node;
+    changed.attributes = linear;
     return copy_node(out, graph, changed, inputs);
   };
   std::shared_ptr<Graph> annotated = rewrite(graph, how);

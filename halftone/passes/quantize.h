@@ -15,6 +15,7 @@ namespace halftone {
 struct QuantizeRecipe {
   Format format;                     // of weights
   bool activations = true;           // quantize the input too; otherwise only the weight
+  std::optional<Format> gradients;   // what training rounds gradients of outputs to
   std::vector<std::string> include;  // empty: all
   struct Keep {
     std::string pattern, reason;

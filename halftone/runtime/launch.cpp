@@ -232,6 +232,11 @@ void dispatch(const Node& node, std::span<const ConstView> in, std::span<const V
       HT_ASSERT(!std::get<LinearAttributes>(a).activations);  // lowered by now
       return visit(kernels.matmul, linear_args(in[0], in[1], optional(2), out[0],
                                                std::get<LinearAttributes>(a).gelu));
+    case Op::kLinearInputGrad: {
+      const auto& gradients = std::get<LinearInputGradAttributes>(a).gradients;
+      return visit(kernels.linear_input_grad,
+                   LinearInputGradArgs{gradients ? &*gradients : nullptr, in[0], in[1], out[0]});
+    }
     case Op::kMatMul:
       return visit(kernels.matmul,
                    MatMulArgs{std::get<MatMulAttributes>(a), in[0], in[1], {}, out[0], 0});

@@ -40,6 +40,7 @@ struct TrainRules {
   double min_snr = 0;          // for the others; 0: off
   double caption_dropout = 0;  // share of examples that are shown without their caption
   bool small_moments = false;  // of the optimizer, in 8 bits
+  bool fp8_gradients = false;  // of outputs of linears whose weights are quantized, in E5M2
   double average = 0;          // decay of a running mean of the adapters, which is then the result
   uint64_t seed = 0;
 };

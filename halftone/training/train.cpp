@@ -249,12 +249,29 @@ class TrainRun {
 
   ordered_json record() const { return run_record(options_, source_); }
 
+  void choose_backward() {
+    Choice& choice = result_.model.backward;
+    const char* wide = loaded_.model->options().activations == DType::kBF16 ? "bf16" : "fp32";
+    choice = {options_.rules.fp8_gradients ? "fp8" : "bf16", wide, "native", ""};
+    if (options_.rules.fp8_gradients && loaded_.model->report().formats.empty()) {
+      choice.why = fmt::format("the base is in {}", loaded_.precision.used);
+      warn(fmt::format("backward: fp8 is for a base in 8 or 4 bits; {}, and so are gradients",
+                       choice.why));
+    } else if (options_.rules.fp8_gradients) {
+      choice.used = "fp8";
+      const FormatSupport support = format_support(loaded_.device_info, formats::fp8);
+      choice.how = to_string(support.support);
+      choice.why = support.why;
+    }
+    source_.gradients = choice.used;
+  }
+
   // What can be known before pictures are encoded, which may take long.
   void check_early() {
     source_.model_hash = loaded_.model->hash();
     source_.family = std::string(loaded_.model->family().name);
     source_.precision = loaded_.precision.used;
-    source_.gradients = loaded_.model->options().activations == DType::kBF16 ? "bf16" : "fp32";
+    choose_backward();
     adapter_sites(*loaded_.model, options_.rules);
     for (const std::string& target : options_.targets) {  // each of them, too
       TrainRules alone = options_.rules;

@@ -20,7 +20,7 @@ struct Preparing {
 
 struct TrainModelLoaded {
   std::string path, family;
-  Choice precision, compile, device;
+  Choice precision, backward, compile, device;
   std::map<std::string, int> formats;                     // format -> base linears stored in it
   std::vector<std::pair<std::string, std::string>> kept;  // weight, why it stays as it is
   int64_t adapters = 0, parameters = 0;                   // linears, and values that are trained

@@ -140,6 +140,8 @@ class TrainPage {
         {"base",
          fmt::format("{} asked, {} used ({}){}", r_.model.precision.asked, r_.model.precision.used,
                      r_.model.precision.how, formats.empty() ? "" : "; " + formats)},
+        {"backward", fmt::format("{} asked, {} used ({})", r_.model.backward.asked,
+                                 r_.model.backward.used, r_.model.backward.how)},
         {"adapter", fmt::format("rank {}, alpha {}, {} linears, {} values", o_.rules.rank,
                                 o_.rules.alpha, r_.model.adapters, r_.model.parameters)},
         {"batch", fmt::format("{} x {}", o_.rules.batch, o_.rules.accumulate)},

@@ -10,6 +10,7 @@ ordered_json run_record(const TrainOptions& options, const TrainSource& source) 
   const TrainRules& r = options.rules;
   const auto number = [](float v) { return ordered_json::parse(fmt::format("{}", v)); };
   ordered_json record = {{"precision", source.precision},
+                         {"backward", source.gradients},
                          {"targets", options.targets},
                          {"rank", r.rank},
                          {"alpha", number(r.alpha)},

@@ -138,6 +138,13 @@ TEST_P(LoraTraining, TrainsOnAQuantizedBase) {
     LoraTrainer trainer(pipeline->shared_model(), examples(*pipeline), rules_);
     const auto all = losses(trainer);
     EXPECT_LT(mean_of(all, 6, 12), 1.02 * mean_of(all, 0, 6)) << format.name;
+    TrainRules small = rules_;
+    small.fp8_gradients = true;
+    LoraTrainer rounded(pipeline->shared_model(), examples(*pipeline), small);
+    const auto near = losses(rounded);
+    EXPECT_EQ(near[0], all[0]) << "the first forward pass knows no gradient";
+    EXPECT_NE(near, all) << format.name << ": gradients were not rounded";
+    for (size_t i = 0; i < all.size(); ++i) EXPECT_NEAR(near[i], all[i], 0.05 * all[i]) << i;
     EXPECT_EQ(pipeline->model().report().formats.size(), 1u) << format.name;
     for (const auto& [weight, module] : trainer.adapters().modules) {
       const auto up = floats(module.up);  // zero before the first gradient

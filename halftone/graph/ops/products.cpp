@@ -41,7 +41,13 @@ Gradients linear_gradient(const GradientContext& c) {
   const Value x = c.inputs[0], weight = c.inputs[1];
   const Value dy = as_rows(c.dy);
   // A quantized weight or input is frozen or rounded on the way: it gets no gradient of its own.
-  Gradients gradients = {reshape(matmul(dy, weight, false, false), x.shape()), std::nullopt};
+  const auto to_input = [&] {
+    if (!weight.type().quantized) return matmul(dy, weight, false, false);
+    const LinearInputGradAttributes how{std::get<LinearAttributes>(c.attributes).gradients};
+    return x.graph().add(Op::kLinearInputGrad, {dy, weight}, how,
+                         {{dy.dim(0), weight.dim(1)}, dy.dtype(), {}});
+  };
+  Gradients gradients = {reshape(to_input(), x.shape()), std::nullopt};
   if (!weight.type().quantized && !x.type().quantized) {
     gradients[1] = cast(matmul(dy, as_rows(x), true, false), weight.dtype());
   }

@@ -1,4 +1,5 @@
 #include "halftone/kernels/cpu/fast/rows.h"
+#include "halftone/kernels/cpu/linear_grad.h"
 #include "halftone/kernels/kernels.h"
 
 #if defined(HALFTONE_HIGHWAY)
@@ -27,6 +28,7 @@ const Kernels& cpu_kernels() {
 #if defined(HALFTONE_HIGHWAY)
     simd::fill_quantize(table);
 #endif
+    LinearInputGrad<cpu_kernels>::fill(table);
     return table;
   }();
   return kTable;

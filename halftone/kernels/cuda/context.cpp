@@ -199,6 +199,7 @@ const Kernels& cuda_kernels() {
     cuda::fill_tokens(table);
     cuda::fill_quantize(table);
     cuda::fill_products(table);
+    cuda::fill_linear_grad(table);
     cuda::fill_convolution(table);
     cuda::fill_attention(table);
     cuda::fill_fused(table);

@@ -86,6 +86,7 @@ void fill_norms(Kernels& table);
 void fill_tokens(Kernels& table);
 void fill_quantize(Kernels& table);
 void fill_products(Kernels& table);
+void fill_linear_grad(Kernels& table);
 void fill_convolution(Kernels& table);
 void fill_attention(Kernels& table);
 void fill_fused(Kernels& table);

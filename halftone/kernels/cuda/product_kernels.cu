@@ -16,6 +16,49 @@ struct Dots {
   bool gelu;
 };
 
+// A tile of 64 x 64 through shared memory; 16 bytes a thread on either side where they are aligned.
+constexpr int kTile = 64, kPiece = 16;
+__global__ void transpose_kernel(const uint8_t* x, int64_t rows, int64_t cols, bool aligned,
+                                 uint8_t* y) {
+  __shared__ __align__(16) uint8_t tile[kTile][kTile + 4];
+  const int64_t r0 = int64_t{blockIdx.y} * kTile, c0 = int64_t{blockIdx.x} * kTile;
+  const int line = static_cast<int>(threadIdx.x) / (kTile / kPiece);
+  const int first = static_cast<int>(threadIdx.x) % (kTile / kPiece) * kPiece;
+  const int64_t row = r0 + line, col = c0 + first;
+  if (row < rows) {
+    if (aligned && col + kPiece <= cols) {
+      const uint4 piece = *reinterpret_cast<const uint4*>(x + row * cols + col);
+      const uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
+#pragma unroll
+      for (int w = 0; w < 4; ++w)
+        *reinterpret_cast<uint32_t*>(&tile[line][first + 4 * w]) = words[w];
+    } else {
+      for (int i = 0; i < kPiece && col + i < cols; ++i)
+        tile[line][first + i] = x[row * cols + col + i];
+    }
+  }
+  __syncthreads();
+  const int64_t to_row = c0 + line, to_col = r0 + first;
+  if (to_row >= cols) return;
+  if (aligned && to_col + kPiece <= rows) {
+    uint32_t words[4];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      words[w] = 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        words[w] |= static_cast<uint32_t>(tile[first + 4 * w + i][line]) << (8 * i);
+      }
+    }
+    *reinterpret_cast<uint4*>(y + to_row * rows + to_col) =
+        make_uint4(words[0], words[1], words[2], words[3]);
+    return;
+  }
+  for (int i = 0; i < kPiece && to_col + i < rows; ++i) {
+    y[to_row * rows + to_col + i] = tile[first + i][line];
+  }
+}
+
 // A warp per output; lanes stride over k, so a row's sum does not depend on the other rows.
 __global__ void dots_kernel(const Dots p) {
   const int64_t n = blockIdx.x * int64_t{kWarpsPerBlock} + threadIdx.y;
@@ -167,6 +210,18 @@ void finish_product(const FinishArgs& args, cudaStream_t stream) {
   finish_kernel<<<grid_for(count), kThreads, 0, stream>>>(
       args.sums, args.row_scales, args.column_scales, args.bias.data, args.bias.dtype, args.y.data,
       args.y.dtype, args.y.shape[1], count, args.gelu);
+  HT_CUDA_LAUNCHED();
+}
+
+void transpose_bytes(const uint8_t* x, int64_t rows, int64_t cols, uint8_t* y,
+                     cudaStream_t stream) {
+  if (rows * cols == 0) return;
+  const auto tiles = [](int64_t n) { return static_cast<unsigned>((n + kTile - 1) / kTile); };
+  const bool aligned = rows % kPiece == 0 && cols % kPiece == 0 &&
+                       reinterpret_cast<uintptr_t>(x) % kPiece == 0 &&
+                       reinterpret_cast<uintptr_t>(y) % kPiece == 0;
+  transpose_kernel<<<dim3(tiles(cols), tiles(rows)), kTile * kTile / kPiece, 0, stream>>>(
+      x, rows, cols, aligned, y);
   HT_CUDA_LAUNCHED();
 }
 

@@ -30,6 +30,9 @@ struct FinishArgs {
 };
 void finish_product(const FinishArgs& args, cudaStream_t stream);
 
+// y [cols, rows] = the transpose of x [rows, cols].
+void transpose_bytes(const uint8_t* x, int64_t rows, int64_t cols, uint8_t* y, cudaStream_t stream);
+
 // alpha = a * b; null counts as 1.
 void multiply_scalars(const float* a, const float* b, float* alpha, cudaStream_t stream);
 

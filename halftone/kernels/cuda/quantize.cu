@@ -110,6 +110,7 @@ struct QuantizePlan {
   ExponentRounding rounding;
   bool tiles, four_over_six, swizzled;
   PhiloxKey key;
+  const float* column_factors;  // of rows; null where there are none
 };
 
 template <class T, int N>
@@ -120,6 +121,16 @@ __device__ void load_segment(const QuantizePlan& p, int64_t r, int64_t c, int co
   const int64_t step = p.transpose ? p.stride : 1;
 #pragma unroll
   for (int i = 0; i < N; ++i) v[i] = i < count ? to_float(x[i * step]) : 0.0f;
+}
+
+// Of one row, with its columns' factors.
+template <class T, int N>
+__device__ void load_row_segment(const QuantizePlan& p, int64_t r, int64_t c, int count,
+                                 float (&v)[N]) {
+  load_segment<T>(p, r, c, count, v);
+  if (p.column_factors == nullptr) return;
+#pragma unroll
+  for (int i = 0; i < N; ++i) v[i] = i < count ? v[i] * p.column_factors[c + i] : 0.0f;
 }
 
 template <class F, int N, bool kStochastic>
@@ -221,7 +232,7 @@ __global__ void quantize_rows_kernel(const __grid_constant__ QuantizePlan p) {
   uint32_t largest = 0;
   float v[N];
   for (int64_t c = int64_t{threadIdx.x} * N; c < p.cols && !p.is_static; c += kThreads * N) {
-    load_segment<T>(p, r, c, segment_length(p, c, N), v);
+    load_row_segment<T>(p, r, c, segment_length(p, c, N), v);
     largest = largest_of(v, largest);
   }
   float scale = p.static_scale;
@@ -230,7 +241,7 @@ __global__ void quantize_rows_kernel(const __grid_constant__ QuantizePlan p) {
   const float factor = 1.0f / scale;
   for (int64_t c = int64_t{threadIdx.x} * N; c < p.cols; c += kThreads * N) {
     const int count = segment_length(p, c, N);
-    load_segment<T>(p, r, c, count, v);
+    load_row_segment<T>(p, r, c, count, v);
     write_segment<F, N, kStochastic>(p, r, c, count, v, factor, false);
   }
 }
@@ -345,6 +356,7 @@ QuantizePlan plan_of(const QuantizeArgs& args) {
   p.four_over_six = f.four_over_six;
   p.swizzled = f.swizzled;
   p.key = args.stochastic.value_or(PhiloxKey{});
+  p.column_factors = args.column_factors;
   return p;
 }
 
@@ -426,8 +438,9 @@ void fill_quantize(Kernels& table) {
                 nullptr};
   table.quantize = {
       [](const QuantizeArgs& a) {
+        const bool by_row = a.format.span == ScaleSpan::kRow && !a.transpose;
         return is_high_precision(a.x.dtype) && a.format.quantized() &&
-               why_invalid(a.format).empty();
+               why_invalid(a.format).empty() && (by_row || a.column_factors == nullptr);
       },
       quantize,
       [](const QuantizeArgs& args, const Stream&) { return aligned_bytes(amax_count(args) * 4); }};

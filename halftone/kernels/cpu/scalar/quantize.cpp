@@ -234,7 +234,7 @@ void reference::fill_quantize(Kernels& table) {
   table.amax = {[](const AmaxArgs& a) { return takes(a.x.dtype); }, scalar_amax};
   table.quantize = {[](const QuantizeArgs& a) {
                       return takes(a.x.dtype) && a.format.quantized() && !a.format.swizzled &&
-                             why_invalid(a.format).empty();
+                             a.column_factors == nullptr && why_invalid(a.format).empty();
                     },
                     [](const QuantizeArgs& a, Stream) { Quantizer(a).run(); }};
   table.dequantize = {[](const DequantizeArgs& a) {

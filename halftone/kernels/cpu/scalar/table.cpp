@@ -1,3 +1,4 @@
+#include "halftone/kernels/cpu/linear_grad.h"
 #include "halftone/kernels/cpu/scalar/reference.h"
 
 namespace halftone {
@@ -11,6 +12,7 @@ const Kernels& cpu_scalar_kernels() {
     reference::fill_products(table);
     reference::fill_norms(table);
     reference::fill_tokens(table);
+    LinearInputGrad<cpu_scalar_kernels>::fill(table);
     return table;
   }();
   return kTable;

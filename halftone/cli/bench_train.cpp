@@ -1,0 +1,138 @@
+// A training step on a GPU: an adapter on every linear of Z-Image's blocks, forward, backward and
+// optimizer, as `halftone train` runs it.
+#include <fmt/format.h>
+
+#include "halftone/base/error.h"
+#include "halftone/base/text.h"
+#include "halftone/cli/cli.h"
+#include "halftone/cli/device_bench.h"
+#include "halftone/graph/ops.h"
+#include "halftone/models/zimage/transformer.h"
+#include "halftone/passes/autodiff.h"
+
+namespace halftone::cli {
+namespace {
+
+constexpr int64_t kRank = 16;
+
+// The linears of blocks; what modulates them stays as it is.
+LoraSites sites_of(const Graph& graph) {
+  LoraSites sites;
+  sites.rank = kRank;
+  for (const Node& node : graph.nodes()) {
+    if (node.op != Op::kLinear || node.region < 0) continue;
+    const ValueInfo& weight = graph.values()[node.inputs[1]];
+    if (weight.name.find("adaLN") == std::string::npos) sites.weights.insert(weight.name);
+  }
+  return sites;
+}
+
+std::vector<std::string> trained_by(const LoraSites& sites) {
+  std::vector<std::string> names;
+  for (const std::string& weight : sites.weights) {
+    names.push_back(lora_down_name(weight));
+    names.push_back(lora_up_name(weight));
+  }
+  return names;
+}
+
+void add_squared_error(Graph& graph, std::span<const std::string> trained) {
+  const Value y = cast(graph.outputs().at("y"), DType::kF32);
+  const Value loss = mean_squared_error(y, graph.input("target", y.type()));
+  std::vector<Value> wrt;
+  for (const std::string& name : trained) wrt.push_back(graph.weights().at(name));
+  const std::vector<Value> gradients = differentiate(loss, wrt);
+  graph.output("loss", loss);
+  for (size_t i = 0; i < trained.size(); ++i) graph.output(trained[i], gradients[i]);
+}
+
+// Seconds that the optimizer takes for so many parameters.
+double optimizer_seconds(int64_t count, const Backend& backend, int threads) {
+  const Stream stream = backend.stream(threads);
+  const auto memory = backend.device->allocate(count * 16, "what is trained");
+  const auto part = [&](int64_t i) {
+    return View{memory->address() + i * count * 4, DType::kF32, {count}};
+  };
+  for (int64_t i = 0; i < 4; ++i) backend.kernels->fill.launch({0, part(i)}, stream);
+  AdamWArgs args;
+  args.gradients = {part(0).data, DType::kF32, {count}};
+  args.parameters = part(1);
+  args.first = part(2);
+  args.second = part(3);
+  return backend.device->time([&] { backend.kernels->adamw.launch(args, stream); });
+}
+
+}  // namespace
+
+void bench_train_on_device(const BenchOptions& options, bool fp8_gradients) {
+  const Backend backend = device_backend(options);
+  const zimage::TransformerConfig config = bench_config(options);
+  const int64_t tokens = options.tokens > 0 ? options.tokens : 4096;
+  const double bandwidth = backend.device->copy_bandwidth();
+  if (!options.json) {
+    fmt::print(
+        "a training step of {} Z-Image blocks: batch {}, {} tokens, dim {}, adapters of rank "
+        "{} on all linears, on {}\n",
+        options.layers, options.batch, tokens, config.dim, kRank, backend.info.name);
+    fmt::print("{:<11} {:>9} {:>9} {:>10} {:>10} {:>10} {:>8}\n", "precision", "backward", "ms",
+               "optimizer", "weights", "working", "warm-up");
+  }
+  for (const std::string& precision : options.precisions) {
+    const Format format = *find_format(precision);
+    const auto graph = zimage::build_blocks(config, options.layers, options.batch, tokens,
+                                            activations_of(precision));
+    const LoraSites sites = sites_of(*graph);
+    const std::vector<std::string> trained = trained_by(sites);
+    CompileOptions compile;
+    compile.lora = {sites};
+    compile.extend = [&](Graph& g) { add_squared_error(g, trained); };
+    const bool rounds = fp8_gradients && format.quantized();
+    if (rounds) {
+      compile.recipe.emplace();
+      compile.recipe->gradients = formats::fp8_e5m2;
+    }
+    DeviceBench bench(graph, precision, options, backend, std::make_shared<Arena>(),
+                      zimage::default_recipe, compile);
+    Program& program = bench.program();
+    const Inputs inputs = random_inputs(program.graph());
+    const double warm_up = bench.warm_up(inputs);
+    program.device_seconds(2);
+    const double seconds = median(program.device_seconds(std::min(runs_of(options), 10)));
+    int64_t count = 0;
+    for (const std::string& weight : sites.weights) {
+      const Shape& shape = graph->weights().at(weight).shape();
+      count += kRank * (shape[0] + shape[1]);
+    }
+    const double update = optimizer_seconds(count, backend, threads_of(options));
+    std::vector<NodeCost> costs;
+    if (options.profile) costs = profile(program, inputs, 3);
+    const char* backward = rounds ? "fp8" : "bf16";
+    if (options.json) {
+      print_json({{"bench", "train"},
+                  {"device", backend.info.name},
+                  {"precision", precision},
+                  {"backward", backward},
+                  {"compile", options.compile},
+                  {"recorded", program.recorded()},
+                  {"layers", options.layers},
+                  {"batch", options.batch},
+                  {"tokens", tokens},
+                  {"rank", kRank},
+                  {"milliseconds", (seconds + update) * 1e3},
+                  {"optimizer_milliseconds", update * 1e3},
+                  {"warm_up_seconds", warm_up},
+                  {"weight_bytes", program.memory().weights},
+                  {"working_bytes", program.memory().working()},
+                  {"profile", profile_json(costs, bandwidth)}});
+    } else {
+      fmt::print("{:<11} {:>9} {:>9} {:>10} {:>10} {:>10} {:>8}\n", precision, backward,
+                 three_digits((seconds + update) * 1e3), three_digits(update * 1e3),
+                 human_bytes(program.memory().weights), human_bytes(program.memory().working()),
+                 human_seconds(warm_up));
+      print(costs, bandwidth);
+    }
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace halftone::cli
