@@ -108,8 +108,13 @@ Value Graph::add(Op op, std::span<const Value> inputs, const Attributes& attribu
 Graph::RegionGuard Graph::region(const std::string& kind, const std::string& name) {
   const int previous = region_;
   region_ = static_cast<int>(regions_.size());
-  regions_.push_back({kind, name});
+  regions_.push_back({kind, name, false, -1});
   return {*this, previous};
+}
+
+int Graph::add_region(const Region& region) {
+  regions_.push_back(region);
+  return static_cast<int>(regions_.size()) - 1;
 }
 
 Graph::RegionGuard Graph::enter_region(int index) {

@@ -87,8 +87,10 @@ struct Node {
 // An instance of a repeated block, such as one transformer layer. Nodes of regions with the same
 // kind are the same computation on other weights.
 struct Region {
-  std::string kind;  // "block"
-  std::string name;  // "layers.3"
+  std::string kind;       // "block"
+  std::string name;       // "layers.3"
+  bool gradient = false;  // of what belongs to region `forward`, or to none
+  int forward = -1;
 };
 
 class Graph {
@@ -131,6 +133,8 @@ class Graph {
     int previous_;
   };
   [[nodiscard]] RegionGuard region(const std::string& kind, const std::string& name);
+
+  int add_region(const Region& region);
 
   // For passes that copy a graph: all regions at once, then one by its index.
   void set_regions(const std::vector<Region>& regions) { regions_ = regions; }

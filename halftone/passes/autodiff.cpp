@@ -29,6 +29,14 @@ std::vector<Value> differentiate(Value loss, std::span<const Value> wrt) {
   const std::vector<bool> wanted = depends_on(graph, wrt);
   const auto node_count = static_cast<int>(graph.nodes().size());
   std::map<int, Value> gradient;  // of each value, summed over its uses
+  std::map<int, int> regions;     // of gradients, by the region that they are of
+  const auto region_for = [&](int forward) {
+    const auto found = regions.find(forward);
+    if (found != regions.end()) return found->second;
+    const Region of = forward < 0 ? Region{} : graph.regions()[forward];
+    const Region made{(of.kind.empty() ? "" : of.kind + " ") + "gradient", of.name, true, forward};
+    return regions[forward] = graph.add_region(made);
+  };
 
   Tensor one = Tensor::empty(DType::kF32, loss.shape());
   one.mutable_as<float>()[0] = 1.0f;
@@ -38,6 +46,7 @@ std::vector<Value> differentiate(Value loss, std::span<const Value> wrt) {
     const Node node = graph.nodes()[i];  // a copy: rules append nodes
     const auto dy = gradient.find(node.outputs[0]);
     if (dy == gradient.end() || !wanted[node.outputs[0]]) continue;
+    const auto region = graph.enter_region(region_for(node.region));
     const OpInfo& info = op_info(node.op);
     require(info.gradient != nullptr, "{}: has no gradient rule", info.name);
     std::vector<Value> inputs, outputs;

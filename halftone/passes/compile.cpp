@@ -1,5 +1,7 @@
 #include "halftone/passes/compile.h"
 
+#include <algorithm>
+
 #include "halftone/passes/fuse.h"
 #include "halftone/passes/gelu.h"
 #include "halftone/passes/lower.h"
@@ -28,6 +30,10 @@ CompiledGraph compile(const Graph& graph, const CompileOptions& options, const K
   }
   then(lower(*from));
   if (!options.optimize) return result;
+  const auto is_gradient = [](const Region& region) { return region.gradient; };
+  if (std::any_of(from->regions().begin(), from->regions().end(), is_gradient)) {
+    then(recompute(*from, options.recompute));
+  }
   if (kernels.wide_products) then(merge_linears(*from, options.can_stack));
   if (kernels.products_apply_gelu) then(fold_gelu(*from));
   if (stream.device != nullptr && stream.device->multiplies_blocks()) {

@@ -10,6 +10,7 @@
 #include "halftone/passes/lora.h"
 #include "halftone/passes/merge.h"
 #include "halftone/passes/quantize.h"
+#include "halftone/passes/recompute.h"
 
 namespace halftone {
 
@@ -19,8 +20,9 @@ struct CompileOptions {
   std::optional<QuantizeRecipe> recipe;  // linears to run in low precision
   // What is added behind the linears once these have their formats: a loss and its gradients.
   std::function<void(Graph&)> extend;
-  bool optimize = true;  // otherwise node by node, as the model was written
-  CanStack can_stack;    // empty: all weights of one type
+  Recompute recompute = Recompute::kRows;  // of what gradients need, where it is optimized
+  bool optimize = true;                    // otherwise node by node, as the model was written
+  CanStack can_stack;                      // empty: all weights of one type
 };
 
 struct CompiledGraph {

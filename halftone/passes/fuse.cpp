@@ -207,12 +207,19 @@ class Fuser {
   bool try_join(int index, int group, const RowShape& rows) {
     const Group& g = groups_[group];
     if (g.nodes.empty()) return false;  // its node leads to a concat
+    // What gradients alone need would be kept until then.
+    if (is_gradient(g.nodes.front()) != is_gradient(index)) return false;
     if (!g.rows.same_rows(rows) || g.rows.length != rows.length || !has_room(index, group) ||
         !can_join(index, group)) {
       return false;
     }
     join(index, group);
     return true;
+  }
+
+  bool is_gradient(int node) const {
+    const int region = graph_.nodes()[node].region;
+    return region >= 0 && graph_.regions()[region].gradient;
   }
 
   bool is_outside(int id, int group) const {

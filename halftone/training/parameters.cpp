@@ -158,7 +158,12 @@ double Parameters::gradient_norm() {
   if (!sum_.defined()) sum_ = allocate(DType::kF32, 1);
   const ConstView all = const_view_of(gradients_);
   kernels_.binary.launch({BinaryFunction::kMul, all, all, view_of(more_)}, stream_);
-  kernels_.sum_to.launch({const_view_of(more_), view_of(sum_)}, stream_);
+  const SumToArgs sum{const_view_of(more_), view_of(sum_)};
+  Stream stream = stream_;
+  stream.workspace_bytes = kernels_.sum_to.workspace(sum, stream_);
+  if (!scratch_.defined()) scratch_ = allocate(DType::kF32, stream.workspace_bytes / 4 + 1);
+  stream.workspace = static_cast<std::byte*>(view_of(scratch_).data);
+  kernels_.sum_to.launch(sum, stream);
   return std::sqrt(static_cast<double>(fetch(sum_).as<float>()[0]));
 }
 

@@ -65,6 +65,7 @@ class Parameters {
   Tensor average_;                       // where it is kept
   Tensor more_;                          // gradients on their way to being added, and their squares
   Tensor sum_;                           // [1]
+  Tensor scratch_;                       // of summing
   Weights weights_;
 };
 

@@ -147,7 +147,7 @@ TEST_P(LinearInputGrads, InEightBits) {
   for (const GradCase& c : cases()) {
     SCOPED_TRACE(fmt::format("{} {} {} {}", c.format.name, c.m, c.n, c.k));
     const Ran ran = run(c, GetParam(), formats::fp8_e5m2);
-    EXPECT_LE(worst_row(c, ran.dx, emulated(c, ran)), c.format.global_scale ? 2e-2 : 1e-2);
+    EXPECT_LE(worst_row(c, ran.dx, emulated(c, ran)), c.format.global_scale ? 4e-2 : 1e-2);
     const std::vector<double> dy(ran.dy.begin(), ran.dy.end()),
         w(ran.weight.begin(), ran.weight.end());
     const double error = test::relative_error(ran.dx, product(c, dy, w));

@@ -143,10 +143,9 @@ class Product {
     p.bias = args_.bias.data != nullptr && !plan_.finish;
     p.gelu = args_.gelu && !plan_.finish;
     p.alpha = plan_.alpha;
-    // Sums of FP8 products on Hopper may be kept in fewer bits: faster, and right for the forward
-    // pass, whose operands are E4M3.
-    p.fast_accumulation = plan_.kind == GemmKind::kFp8 && !is_block_scaled() &&
-                          p.a_type == CUDA_R_8F_E4M3 && p.b_type == CUDA_R_8F_E4M3;
+    // Sums of FP8 products on Hopper may be kept in fewer bits: faster, and what that loses is
+    // small beside the rounding of the operands, E5M2's most of all.
+    p.fast_accumulation = plan_.kind == GemmKind::kFp8 && !is_block_scaled();
     return p;
   }
 
