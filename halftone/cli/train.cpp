@@ -21,8 +21,8 @@ struct TrainFlags {
   ModelOptions model;
   TrainOptions train;
   std::string data, output, prior, cache, config, events;
-  std::string schedule = "constant", optimizer = "adamw", backward = "bf16", naming = "diffusers",
-              stored = "bf16";
+  std::string schedule = "constant", optimizer = "adamw", backward = "bf16", recompute = "rows",
+              naming = "diffusers", stored = "bf16";
   std::string sample_size;
   float alpha = -1;
 };
@@ -71,6 +71,9 @@ TrainOptions options_of(const TrainFlags& flags, const Context& context) {
   TrainRules& rules = options.rules;
   rules.alpha = flags.alpha > 0 ? flags.alpha : static_cast<float>(rules.rank);
   rules.rate = flags.schedule == "cosine" ? RateShape::kCosine : RateShape::kConstant;
+  rules.recompute = flags.recompute == "none"     ? Recompute::kNone
+                    : flags.recompute == "blocks" ? Recompute::kBlocks
+                                                  : Recompute::kRows;
   rules.fp8_gradients = flags.backward == "fp8";
   rules.small_moments = flags.optimizer == "adamw8bit";
   options.naming = flags.naming == "comfyui" ? LoraNaming::kComfyUi : LoraNaming::kDiffusers;
@@ -207,6 +210,14 @@ void add_run_options(CLI::App& command, TrainFlags& o) {
       ->capture_default_str()
       ->type_name("B")
       ->check(CLI::IsMember({"bf16", "fp8"}))
+      ->group(group);
+  command
+      .add_option("--recompute", o.recompute,
+                  "What is computed again for gradients instead of kept: none, rows (norms and "
+                  "gates), or blocks, for the least memory")
+      ->capture_default_str()
+      ->type_name("R")
+      ->check(CLI::IsMember({"none", "rows", "blocks"}))
       ->group(group);
   command.add_option("--weight-decay", rules.optimizer.weight_decay, "Of AdamW")
       ->capture_default_str()

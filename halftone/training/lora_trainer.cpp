@@ -117,6 +117,7 @@ LoraTrainer::Entry& LoraTrainer::program_for(const Shape& latents, std::span<con
   const LoadOptions& load = model_->options();
   CompileOptions how = model_->denoiser_part().compile_options();
   how.lora = {sites_};
+  how.recompute = rules_.recompute;
   if (rules_.fp8_gradients && how.recipe) how.recipe->gradients = formats::fp8_e5m2;
   how.extend = [&](Graph& graph) { add_loss(graph, trained); };
   const auto plain = denoiser.build(shape, {load.activations, false});

@@ -41,7 +41,8 @@ struct TrainRules {
   double caption_dropout = 0;  // share of examples that are shown without their caption
   bool small_moments = false;  // of the optimizer, in 8 bits
   bool fp8_gradients = false;  // of outputs of linears whose weights are quantized, in E5M2
-  double average = 0;          // decay of a running mean of the adapters, which is then the result
+  Recompute recompute = Recompute::kRows;
+  double average = 0;  // decay of a running mean of the adapters, which is then the result
   uint64_t seed = 0;
 };
 

@@ -75,6 +75,7 @@ class ZImageTraining : public testing::TestWithParam<bool> {
     how.lora = {sites_};
     how.extend = [&](Graph& graph) { add_loss(graph, trained); };
     how.optimize = GetParam();
+    how.can_stack = [](const std::string&, const std::string&) { return false; };
     Weights weights = test::procedural_weights(plain);
     if (stream.device != nullptr) weights = to_device(weights, {}, *stream.device);
     weights.insert(parameters.weights().begin(), parameters.weights().end());
