@@ -7,8 +7,8 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/text.h"
+#include "halftone/cli/bench_graph.h"
 #include "halftone/cli/cli.h"
-#include "halftone/cli/device_bench.h"
 #include "halftone/graph/ops.h"
 #include "halftone/models/autoencoder_kl/autoencoder.h"
 #include "halftone/models/families.h"

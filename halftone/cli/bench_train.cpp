@@ -4,8 +4,8 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/text.h"
+#include "halftone/cli/bench_graph.h"
 #include "halftone/cli/cli.h"
-#include "halftone/cli/device_bench.h"
 #include "halftone/graph/ops.h"
 #include "halftone/models/zimage/transformer.h"
 #include "halftone/passes/autodiff.h"

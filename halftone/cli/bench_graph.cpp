@@ -1,4 +1,4 @@
-#include "halftone/cli/device_bench.h"
+#include "halftone/cli/bench_graph.h"
 
 #include <fmt/format.h>
 
