@@ -71,6 +71,7 @@ TEST(EmojiModel, EveryBlockLinearTakesEveryFormat) {
 }
 
 TEST(EmojiModel, PicturesInLowPrecisionAreNear) {
+  HT_SKIP_WHERE_SANITIZED();
   const auto request = request_of("a red apple on a blue background", 20, 0, "emoji.noise.0");
   const auto picture = [&](const char* precision) {
     return generate(*load(precision), request, test::silent).images[0];

@@ -7,6 +7,7 @@
 
 #include "halftone/kernels/quantize.h"
 #include "halftone/tensor/float_values.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/tensors.h"
 
 namespace halftone {
@@ -60,7 +61,9 @@ double relative_error(const std::vector<double>& y, const std::vector<double>& r
 
 class Bands : public testing::Test {
  protected:
+  void SetUp() override { HT_SKIP_WHERE_SANITIZED(); }
   static void SetUpTestSuite() {
+    if (test::kSanitized) return;
     inputs_ = new Inputs;
     inputs_->w = test::bf16_tensor({kN, kK}, test::gaussians(101, kN * kK));
     for (int d = 0; d < kDataCount; ++d) {

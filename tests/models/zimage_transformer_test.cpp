@@ -14,6 +14,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/procedural.h"
 #include "tests/support/run_graph.h"
+#include "tests/support/sanitizers.h"
 
 namespace halftone::zimage {
 namespace {
@@ -114,6 +115,7 @@ struct PrecisionBand {
 };
 
 TEST_P(Golden, PrecisionsCostWhatTheyShouldAndNotLess) {
+  HT_SKIP_WHERE_SANITIZED();
   const PrecisionBand bands[] = {{formats::fp8, 0.015, 0.12},
                                  {formats::fp8_tensor, 0.015, 0.12},
                                  {formats::mxfp8, 0.015, 0.12},

@@ -9,6 +9,7 @@
 #include "tests/support/backend.h"
 #include "tests/support/errors.h"
 #include "tests/support/run_graph.h"
+#include "tests/support/sanitizers.h"
 
 namespace halftone {
 namespace {
@@ -98,6 +99,7 @@ INSTANTIATE_TEST_SUITE_P(, QuantizedLinear,
                          });
 
 TEST_P(QuantizedLinear, AgreesWithTheReferenceAndItsErrorLiesInTheBand) {
+  HT_SKIP_WHERE_SANITIZED();
   for (const bool activations : {true, false}) {
     const QuantizeRecipe recipe = recipe_of(GetParam().format, activations);
     const double band = activations ? GetParam().both : GetParam().weight_only;

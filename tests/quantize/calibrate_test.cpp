@@ -14,6 +14,7 @@
 #include "halftone/quantize/search.h"
 #include "tests/support/backend.h"
 #include "tests/support/load_pipeline.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tensors.h"
 #include "tests/support/tiny_zimage.h"
@@ -179,6 +180,7 @@ TEST_F(Calibrate, WhatIsHeldOutIsPredictedButNotWatched) {
 }
 
 TEST_F(Calibrate, ASearchKeepsItsBudgetAndPredictsWhatItMeasures) {
+  HT_SKIP_WHERE_SANITIZED();
   const Calibration c = run();
   const auto model = load(true);
   const QuantizeRecipe plain = model->model().denoiser().recipe(formats::nvfp4);

@@ -9,6 +9,11 @@
 #endif
 #endif
 
+// Of tests that measure how near numbers are, on code that other tests run too: a sanitizer has
+// nothing to find there, and takes its time.
+#define HT_SKIP_WHERE_SANITIZED() \
+  if (halftone::test::kSanitized) GTEST_SKIP() << "measures numbers; run without sanitizers"
+
 namespace halftone::test {
 #if defined(HALFTONE_SANITIZED)
 inline constexpr bool kSanitized = true;
