@@ -4,9 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "halftone/graph/catalogue.h"
 #include "halftone/passes/compile.h"
-#include "halftone/passes/plan.h"
 #include "tests/support/backend.h"
 #include "tests/support/run_graph.h"
 
