@@ -158,6 +158,24 @@ TEST_P(LoraTraining, TrainsOnAQuantizedBase) {
   }
 }
 
+// What is computed again need not be kept, and nothing else changes.
+TEST_P(LoraTraining, RecomputingTakesLessMemory) {
+  const auto pipeline = load();
+  std::vector<int64_t> arenas;
+  std::vector<double> losses_of;
+  for (const Recompute how : {Recompute::kNone, Recompute::kRows, Recompute::kBlocks}) {
+    rules_.recompute = how;
+    LoraTrainer trainer(pipeline->shared_model(), examples(*pipeline), rules_);
+    arenas.push_back(trainer.plan().arena);
+    trainer.step();
+    losses_of.push_back(trainer.step().loss);
+  }
+  EXPECT_LT(arenas[1], arenas[0]);
+  EXPECT_LT(arenas[2], arenas[1]);
+  EXPECT_NEAR(losses_of[1], losses_of[0], 1e-4 * losses_of[0]);
+  EXPECT_NEAR(losses_of[2], losses_of[0], 1e-4 * losses_of[0]);
+}
+
 TEST_P(LoraTraining, WrongRulesNameTheirField) {
   const auto pipeline = load();
   const auto model = pipeline->shared_model();
