@@ -33,6 +33,12 @@ class Workspace {
     left_ -= size;
     return taken;
   }
+  // With what is left, for a kernel that runs within this one.
+  Stream rest(Stream stream) const {
+    stream.workspace = next_;
+    stream.workspace_bytes = left_;
+    return stream;
+  }
 
  private:
   std::byte* next_;

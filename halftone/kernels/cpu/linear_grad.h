@@ -69,10 +69,7 @@ class LinearInputGrad {
     quantize({dy, DType::kF32, m_, n_, n_}, false, *args_.gradients, codes, scales);
     dequantize(*args_.gradients, codes, scales, nullptr, false, {dy, DType::kF32, m_, n_, n_});
     decode_weight(weight, weight_scales, workspace);
-    Stream rest = stream_;
-    rest.workspace = workspace.bytes(0);
-    rest.workspace_bytes = stream_.workspace_bytes - (rest.workspace - stream_.workspace);
-    kTable().matmul.launch(rounded_product(dy, weight), rest);
+    kTable().matmul.launch(rounded_product(dy, weight), workspace.rest(stream_));
   }
 
   // dy as floats, with the weight's row scales.

@@ -41,7 +41,7 @@ class LinearInputGrad {
     Workspace workspace(stream_);
     if (args_.gradients == nullptr) {
       const void* weight = decodes() ? decoded(workspace) : nullptr;
-      cuda_kernels().matmul.launch(plain_product(weight), left(workspace));
+      cuda_kernels().matmul.launch(plain_product(weight), workspace.rest(stream_));
       return;
     }
     Operands operands;
@@ -51,7 +51,7 @@ class LinearInputGrad {
     operands.weight_scales = workspace.floats(k_);
     round_dy(operands);
     turn_weight(operands, workspace);
-    cuda_kernels().matmul.launch(rounded_product(operands), left(workspace));
+    cuda_kernels().matmul.launch(rounded_product(operands), workspace.rest(stream_));
   }
 
  private:
@@ -68,13 +68,6 @@ class LinearInputGrad {
   }
   // F32 gradients are multiplied in F32, as other products of F32 are.
   bool decodes() const { return args_.dy.dtype == DType::kBF16; }
-
-  Stream left(Workspace& workspace) const {
-    Stream rest = stream_;
-    rest.workspace = workspace.bytes(0);
-    rest.workspace_bytes = stream_.workspace_bytes - (rest.workspace - stream_.workspace);
-    return rest;
-  }
 
   const bf16* decoded(Workspace& workspace) const {
     auto* values = reinterpret_cast<bf16*>(workspace.bytes(n_ * k_ * 2));
@@ -123,7 +116,8 @@ class LinearInputGrad {
     auto* codes = reinterpret_cast<uint8_t*>(to.weight);
     if (by_blocks()) {
       const bf16* values = decoded(workspace);
-      cuda_kernels().quantize.launch(turned(values, codes, to.weight_scales), left(workspace));
+      cuda_kernels().quantize.launch(turned(values, codes, to.weight_scales),
+                                     workspace.rest(stream_));
       return;
     }
     transpose_bytes(static_cast<const uint8_t*>(args_.weight.data), n_, k_, codes,
