@@ -86,9 +86,10 @@ class Kernel {
 struct Kernels {
   const char* name = "";
   // What graphs should be like, for passes.
-  bool strided_attention = false;    // attention takes views with a token stride
-  bool wide_products = false;        // one product for several linears is faster than one for each
-  bool products_apply_gelu = false;  // at no cost
+  bool strided_attention = false;     // attention takes views with a token stride
+  bool attention_statistics = false;  // attention can hand its statistics to its gradient
+  bool wide_products = false;         // one product for several linears is faster than one for each
+  bool products_apply_gelu = false;   // at no cost
   FusedLimits fused_limits;
   Kernel<AmaxArgs> amax;
   Kernel<QuantizeArgs> quantize;

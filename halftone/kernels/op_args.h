@@ -64,6 +64,9 @@ struct RopeAttributes {
 struct AttentionAttributes {
   float scale = 1;
   bool causal = false;
+  bool statistics = false;  // handed from attention to its gradient
+
+  bool operator==(const AttentionAttributes&) const = default;
 };
 struct ConvAttributes {
   int stride = 1;
@@ -165,11 +168,14 @@ struct AttentionArgs {
   AttentionAttributes how;
   ConstView q, k, v, lengths;
   View y;
+  View statistics =
+      {};  // F32 [B, H, S]: the logarithm of each softmax's sum; of tables that say so
 };
 struct AttentionGradArgs {
   AttentionAttributes how;
   ConstView dy, q, k, v, lengths;
   View dq, dk, dv;
+  ConstView y = {}, statistics = {};  // of the forward pass, where they were handed over
 };
 // One step of AdamW on all of F32 [N], as PyTorch has it.
 struct AdamWArgs {

@@ -6,6 +6,7 @@
 #include "halftone/passes/gelu.h"
 #include "halftone/passes/lower.h"
 #include "halftone/passes/rewrite.h"
+#include "halftone/passes/statistics.h"
 #include "halftone/passes/swizzle.h"
 
 namespace halftone {
@@ -32,6 +33,7 @@ CompiledGraph compile(const Graph& graph, const CompileOptions& options, const K
   if (!options.optimize) return result;
   const auto is_gradient = [](const Region& region) { return region.gradient; };
   if (std::any_of(from->regions().begin(), from->regions().end(), is_gradient)) {
+    if (kernels.attention_statistics) then(hand_over_statistics(*from));
     then(recompute(*from, options.recompute));
   }
   if (kernels.wide_products) then(merge_linears(*from, options.can_stack));

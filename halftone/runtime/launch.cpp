@@ -267,12 +267,20 @@ void dispatch(const Node& node, std::span<const ConstView> in, std::span<const V
       return visit(kernels.rope,
                    RopeArgs{std::get<RopeAttributes>(a), in[0], in[1], in[2], out[0]});
     case Op::kAttention:
-      return visit(kernels.attention, AttentionArgs{std::get<AttentionAttributes>(a), in[0], in[1],
-                                                    in[2], optional(3), out[0]});
-    case Op::kAttentionGrad:
-      return visit(kernels.attention_grad,
-                   AttentionGradArgs{std::get<AttentionAttributes>(a), in[0], in[1], in[2], in[3],
-                                     optional(4), out[0], out[1], out[2]});
+      return visit(kernels.attention,
+                   AttentionArgs{std::get<AttentionAttributes>(a), in[0], in[1], in[2], optional(3),
+                                 out[0], out.size() > 1 ? out[1] : View{}});
+    case Op::kAttentionGrad: {
+      AttentionGradArgs args{
+          std::get<AttentionAttributes>(a), in[0], in[1], in[2], in[3], {}, out[0], out[1], out[2]};
+      if (args.how.statistics) {  // behind the others
+        args.statistics = in.back();
+        args.y = in[in.size() - 2];
+        in = in.first(in.size() - 2);
+      }
+      if (in.size() > 4) args.lengths = in[4];
+      return visit(kernels.attention_grad, args);
+    }
     case Op::kEmbedding:
       return visit(kernels.embedding, EmbeddingArgs{in[0], in[1], out[0]});
     case Op::kEmbeddingGrad:

@@ -71,6 +71,7 @@ void prepare(const Args& args, const Stream& stream, PreparationList& work) {
 
 void fill_attention(Kernels& table) {
   table.strided_attention = true;
+  table.attention_statistics = true;
   table.attention = KernelEntry<AttentionArgs>{supports_attention, attention, attention_workspace,
                                                false, prepare<AttentionArgs>};
   table.attention_grad =

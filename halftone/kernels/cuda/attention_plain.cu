@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
     if (tx == 0 && t < p.a.queries) {
       const int64_t at = (b * p.a.heads + h) * p.a.queries + t;
       p.logsum[at] = total[i] > 0 ? largest[i] + logf(total[i]) : 0.0f;
-      p.delta[at] = delta;
+      if (p.delta != nullptr) p.delta[at] = delta;
     }
   }
 }
@@ -273,6 +273,7 @@ void plain_attention(const AttentionArgs& args, const Stream& stream) {
   p.k = heads_of(args.k);
   p.v = heads_of(args.v);
   p.y = heads_of(args.y);
+  p.logsum = static_cast<float*>(args.statistics.data);
   launch_forward(p, context_of(stream).stream());
 }
 

@@ -241,8 +241,9 @@ struct Scratch {
     return aligned_bytes(p.batch * p.heads * p.queries * 4) +
            (p.lengths ? 2 * aligned_bytes(p.batch * 4) : 0);
   }
-  Scratch(Workspace& from, const AttentionProblem& p)
-      : stats(from.bytes(p.batch * p.heads * p.queries * 4)),
+  // Statistics where they are wanted, or here.
+  Scratch(Workspace& from, const AttentionProblem& p, void* statistics)
+      : stats(statistics != nullptr ? statistics : from.bytes(p.batch * p.heads * p.queries * 4)),
         query_lengths(p.lengths ? from.bytes(p.batch * 4) : nullptr),
         key_lengths(p.lengths ? from.bytes(p.batch * 4) : nullptr) {}
 
@@ -342,7 +343,7 @@ void AttentionPlans::run(const AttentionArgs& args, const Stream& stream) {
   const AttentionProblem p = problem_of(args);
   const Plan& plan = *entry(p).plan;
   Workspace from(stream);
-  const Scratch scratch(from, p);
+  const Scratch scratch(from, p, args.statistics.data);
   scratch.fill(p, args.lengths.data, context_.stream());
   std::vector<PlanPointer> pointers{{kQ, args.q.data},
                                     {kK, args.k.data},
@@ -364,15 +365,16 @@ std::optional<int64_t> AttentionPlans::workspace(const AttentionGradArgs& args) 
          aligned_bytes(std::max(forward.plan->workspace_bytes(), backward.plan->workspace_bytes()));
 }
 
-// The outputs of the forward pass are not among the arguments: it is run again.
+// Where the outputs of the forward pass are not among the arguments, it is run again.
 void AttentionPlans::run(const AttentionGradArgs& args, const Stream& stream) {
   const AttentionProblem p = problem_of(args);
   const Entry& backward = entry(p);
   const Plan& forward = *entry(forward_of(args)).plan;
   Workspace from(stream);
-  const Scratch scratch(from, p);
+  const bool handed = args.statistics.data != nullptr;
+  const Scratch scratch(from, p, const_cast<void*>(args.statistics.data));
   scratch.fill(p, args.lengths.data, context_.stream());
-  const void* o = from.bytes(output_bytes(p));
+  const void* o = handed ? args.y.data : from.bytes(output_bytes(p));
   std::vector<PlanPointer> pointers{
       {kQ, args.q.data}, {kK, args.k.data}, {kV, args.v.data}, {kO, o}, {kScale, &args.how.scale}};
   scratch.append(pointers, p);
@@ -387,7 +389,7 @@ void AttentionPlans::run(const AttentionGradArgs& args, const Stream& stream) {
   }
   std::byte* shared =
       from.bytes(std::max(forward.workspace_bytes(), backward.plan->workspace_bytes()));
-  forward.run(pointers, shared);
+  if (!handed) forward.run(pointers, shared);
   backward.plan->run(gradients, shared);
 }
 
