@@ -47,7 +47,9 @@ TEST_P(AttentionStatistics, ChangeNoGradient) {
   int changed = 0;
   for (const Node& node : handed->nodes()) {
     const size_t operands = with_lengths ? 4 : 3;
-    if (node.op == Op::kAttention) EXPECT_EQ(node.outputs.size(), 2u);
+    if (node.op == Op::kAttention) {
+      EXPECT_EQ(node.outputs.size(), 2u);
+    }
     if (node.op != Op::kAttentionGrad) continue;
     EXPECT_EQ(node.inputs.size(), operands + 3);
     ++changed;

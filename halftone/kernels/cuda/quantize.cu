@@ -111,6 +111,7 @@ struct QuantizePlan {
   bool tiles, four_over_six, swizzled;
   PhiloxKey key;
   const float* column_factors;  // of rows; null where there are none
+  bool vector_factors;          // which are read by vectors
 };
 
 template <class T, int N>
@@ -129,6 +130,13 @@ __device__ void load_row_segment(const QuantizePlan& p, int64_t r, int64_t c, in
                                  float (&v)[N]) {
   load_segment<T>(p, r, c, count, v);
   if (p.column_factors == nullptr) return;
+  if (p.vector_factors && count == N) {
+    float factors[N];
+    load_values(p.column_factors + c, factors);
+#pragma unroll
+    for (int i = 0; i < N; ++i) v[i] *= factors[i];
+    return;
+  }
 #pragma unroll
   for (int i = 0; i < N; ++i) v[i] = i < count ? v[i] * p.column_factors[c + i] : 0.0f;
 }
@@ -224,7 +232,8 @@ __global__ void quantize_scaled_kernel(const __grid_constant__ QuantizePlan p) {
   write_segment<F, N, kStochastic>(p, at.r, c, count, v, 1.0f / scale, false);
 }
 
-// A block per row, which it reads twice; the second time from the cache.
+// A block per row, which it reads twice where it is longer than its threads hold; the second time
+// from the cache.
 template <class T, class F, bool kStochastic>
 __global__ void quantize_rows_kernel(const __grid_constant__ QuantizePlan p) {
   constexpr int N = 16;
@@ -239,9 +248,10 @@ __global__ void quantize_rows_kernel(const __grid_constant__ QuantizePlan p) {
   if (!p.is_static) scale = amax_scale(bit_cast<float>(block_max<kThreads>(largest)), F::kMax);
   if (threadIdx.x == 0) p.scales[r] = scale;
   const float factor = 1.0f / scale;
+  const bool held = !p.is_static && p.cols <= kThreads * N;
   for (int64_t c = int64_t{threadIdx.x} * N; c < p.cols; c += kThreads * N) {
     const int count = segment_length(p, c, N);
-    load_row_segment<T>(p, r, c, count, v);
+    if (!held) load_row_segment<T>(p, r, c, count, v);
     write_segment<F, N, kStochastic>(p, r, c, count, v, factor, false);
   }
 }
@@ -357,6 +367,7 @@ QuantizePlan plan_of(const QuantizeArgs& args) {
   p.swizzled = f.swizzled;
   p.key = args.stochastic.value_or(PhiloxKey{});
   p.column_factors = args.column_factors;
+  p.vector_factors = reinterpret_cast<uintptr_t>(args.column_factors) % 16 == 0;
   return p;
 }
 
