@@ -54,7 +54,7 @@ if(CCACHE)
 endif()
 
 if(NOT DNNL_LIBRARY)
-  message(STATUS "GEMM: none (oneDNN not found), reference products")
+  message(STATUS "GEMM: our own (oneDNN not found), reference convolutions")
 endif()
 if(hwy_FOUND)
   message(STATUS "SIMD: Highway ${hwy_VERSION}")

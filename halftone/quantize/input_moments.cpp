@@ -9,26 +9,6 @@
 namespace halftone {
 namespace {
 
-// For builds whose table has no product but the reference, which is in double and slow.
-void multiply_rows(const MatMulArgs& args, int threads) {
-  const auto *a = static_cast<const float*>(args.a.data),
-             *b = static_cast<const float*>(args.b.data);
-  auto* y = static_cast<float*>(args.y.data);
-  const int64_t m = args.y.shape[0], n = args.y.shape[1], k = args.b.shape[0];
-  const int64_t row = args.how.transpose_a ? 1 : k, column = args.how.transpose_a ? m : 1;
-  parallel_for(threads, m, 4, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      float* to = y + i * n;
-      std::fill_n(to, n, 0.0f);
-      for (int64_t p = 0; p < k; ++p) {
-        const float factor = a[i * row + p * column];
-        const float* from = b + p * n;
-        for (int64_t j = 0; j < n; ++j) to[j] += factor * from[j];
-      }
-    }
-  });
-}
-
 void multiply_on_device(MatMulArgs args, const Kernels& kernels, Stream stream) {
   DeviceContext& device = *stream.device;
   const DeviceGuard guard(&device);
@@ -59,7 +39,6 @@ void multiply_on_device(MatMulArgs args, const Kernels& kernels, Stream stream) 
 
 void multiply_floats(MatMulArgs args, const Kernels& kernels, Stream stream) {
   if (stream.device != nullptr) return multiply_on_device(args, kernels, stream);
-  if (kernels.matmul.first().reference) return multiply_rows(args, stream.threads);
   constexpr uintptr_t kAlignment = 256;
   stream.workspace_bytes = kernels.matmul.workspace(args, stream);
   std::vector<std::byte> workspace(static_cast<size_t>(stream.workspace_bytes) + kAlignment);

@@ -43,7 +43,7 @@ class EveryFamily : public testing::TestWithParam<test::TinyModel> {
   }
   std::string write_adapter(const std::string& name, int64_t rank) const {
     const fs::path file = dir_ / (name + ".safetensors");
-    const TinyModelRef m = GetParam();
+    TinyModelRef m = GetParam();
     write_safetensors(
         file, {{m.adapted + ".lora_A.weight", test::procedural_weight(name + "a", {rank, m.in})},
                {m.adapted + ".lora_B.weight", test::procedural_weight(name + "b", {m.out, rank})}});

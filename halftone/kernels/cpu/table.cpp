@@ -22,8 +22,10 @@ const Kernels& cpu_kernels() {
     fast::fill_sums(table);
     fast::fill_tokens(table);
     fast::fill_fused(table);
-#if defined(HALFTONE_DNNL)
     fast::fill_products(table);
+    fast::fill_convolution_products(table);
+#if defined(HALFTONE_DNNL)
+    fast::fill_convolution(table);
 #endif
 #if defined(HALFTONE_HIGHWAY)
     simd::fill_quantize(table);

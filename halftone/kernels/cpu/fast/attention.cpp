@@ -26,7 +26,7 @@ class ProductAttention {
     Workspace workspace(stream);
     const int64_t count = workers(stream.threads);
     std::byte* memory = workspace.bytes(count * per_worker());
-    require_memory_for_onednn(stream.threads);
+    require_memory_for_products(stream.threads);
     parallel_for(stream.threads, count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t w = begin; w < end; ++w) {
         const Buffers buffers = carve(memory + w * per_worker());

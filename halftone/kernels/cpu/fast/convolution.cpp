@@ -128,7 +128,7 @@ void require_countable(const ConvArgs& args) {
 template <class Body>
 auto with_onednn(const ConvArgs& args, int threads, const Body& body) {
   require_countable(args);
-  require_memory_for_onednn(threads);
+  require_memory_for_products(threads);
   parallel_for(threads, threads, 1, [](int64_t, int64_t) { prepare_thread_for_truncated_files(); });
   const ThreadLimit limit(threads);
   try {

@@ -1,13 +1,11 @@
 #include "halftone/kernels/cpu/fast/gemm.h"
 
-#include <dnnl.h>
 #include <sys/mman.h>
 
 #include <bit>
 
 #include "halftone/base/error.h"
 #include "halftone/base/threads.h"
-#include "halftone/tensor/mapped_file.h"
 
 namespace halftone::fast {
 namespace {
@@ -23,15 +21,11 @@ int64_t pieces_of(int64_t count, int64_t size) { return (count + size - 1) / siz
 }  // namespace
 
 void gemm(const Gemm& g) {
-  const ThreadLimit alone(1);
-  prepare_thread_for_truncated_files();
-  const dnnl_status_t status =
-      dnnl_sgemm(g.transpose_a ? 'T' : 'N', g.transpose_b ? 'T' : 'N', g.m, g.n, g.k, g.alpha, g.a,
-                 g.lda, g.b, g.ldb, g.beta, g.c, g.ldc);
-  if (status == dnnl_success) return;
-  throw Error(status == dnnl_out_of_memory ? ErrorCode::kOutOfMemory : ErrorCode::kUnsupported,
-              "product", "oneDNN did not multiply [{}, {}] by [{}, {}]: status {}", g.m, g.k, g.k,
-              g.n, static_cast<int>(status));
+#if defined(HALFTONE_DNNL)
+  onednn_gemm(g);
+#else
+  own_gemm(g);
+#endif
 }
 
 Tiling tiling_of(int64_t m, int64_t n, int64_t rows_per_item) {
@@ -51,7 +45,7 @@ void gemm_in_tiles(const Gemm& g, const Tiling& tiling, int threads) {
   const int64_t item = tiling.item, rows = tiling.rows, cols = tiling.cols;
   const int64_t per_item = pieces_of(item, rows), across = pieces_of(g.n, cols);
   const int64_t tiles = pieces_of(g.m, item) * per_item * across;
-  require_memory_for_onednn(threads);
+  require_memory_for_products(threads);
   parallel_for(threads, tiles, 1, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const int64_t down = t / across, j = t % across * cols;
@@ -68,12 +62,13 @@ void gemm_in_tiles(const Gemm& g, const Tiling& tiling, int threads) {
   });
 }
 
-void require_memory_for_onednn(int threads) {
+void require_memory_for_products(int threads) {
   constexpr int64_t kOnce = 4 << 20, kPerThread = 2 << 20;
   const auto bytes = static_cast<size_t>(kOnce + std::max(threads, 1) * kPerThread);
   void* space = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (space == MAP_FAILED) {
-    throw Error(ErrorCode::kOutOfMemory, "memory", "could not allocate {} bytes for oneDNN", bytes);
+    throw Error(ErrorCode::kOutOfMemory, "memory", "could not allocate {} bytes for a product",
+                bytes);
   }
   ::munmap(space, bytes);
 }

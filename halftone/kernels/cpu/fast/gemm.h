@@ -1,4 +1,4 @@
-// oneDNN's float matrix product, row-major.
+// The float matrix product, row-major: oneDNN's where the build has it, or our own.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,8 @@ struct Gemm {
 
 // On the calling thread alone.
 void gemm(const Gemm& g);
+void onednn_gemm(const Gemm& g);  // where the build has oneDNN
+void own_gemm(const Gemm& g);
 
 // How a product is cut into tiles that are dealt to threads: by the rows of one item of a batch and
 // by n, so that a value's bits depend neither on the number of threads, which oneDNN would cut the
@@ -34,8 +36,8 @@ Tiling tiling_of(int64_t m, int64_t n, int64_t rows_per_item);
 // last have a multiple of the tile's.
 void gemm_in_tiles(const Gemm& g, const Tiling& tiling, int threads);
 
-// Throws where the process cannot get this much more memory. oneDNN allocates while it runs
-// (generated code, packed operands), and not all of it is looked at.
-void require_memory_for_onednn(int threads);
+// Throws where the process cannot get as much more memory as products take while they run (packed
+// operands; oneDNN's generated code). oneDNN does not look whether it got all of it.
+void require_memory_for_products(int threads);
 
 }  // namespace halftone::fast

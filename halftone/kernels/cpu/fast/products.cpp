@@ -1,4 +1,4 @@
-// Matrix products through oneDNN, in float: its bf16 is several times slower on CPUs without AMX.
+// Matrix products in float: oneDNN's bf16 is several times slower on CPUs without AMX.
 // Operands that are stored in fewer bits are decoded a panel at a time beside the product.
 #include "halftone/kernels/cpu/fast/gemm.h"
 #include "halftone/kernels/cpu/fast/rows.h"
@@ -243,7 +243,6 @@ void fill_products(Kernels& table) {
                          return is_panel_product(a) ? PanelProduct(a, s).workspace()
                                                     : RowProduct::workspace(a);
                        }});
-  fill_convolution(table);
   fill_attention(table);
   fill_attention_grad(table);
 }

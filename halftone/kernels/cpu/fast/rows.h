@@ -111,9 +111,9 @@ void fill_tokens(Kernels& table);
 void fill_norm_grads(Kernels& table);
 void fill_sums(Kernels& table);
 void fill_fused(Kernels& table);
-// Where the build has oneDNN.
 void fill_products(Kernels& table);
-void fill_convolution(Kernels& table);
+void fill_convolution_products(Kernels& table);
+void fill_convolution(Kernels& table);  // where the build has oneDNN
 void fill_attention(Kernels& table);
 void fill_attention_grad(Kernels& table);
 
