@@ -13,12 +13,15 @@ ProgressBar::ProgressBar(std::string title, const Context& context, bool quiet, 
     : title_(std::move(title)),
       context_(context),
       visible_(context.terminal && !quiet),
+      logged_(!context.terminal && !quiet),
       unit_(unit) {
+  if (logged_) last_ = start_;
   if (context.watch_interrupts) context.watch_interrupts(true);
 }
 
 ProgressBar::~ProgressBar() {
   clear();
+  if (has_line_) print_note("{}: {} in all\n", title_, human_seconds(seconds()));
   if (context_.watch_interrupts) context_.watch_interrupts(false);
 }
 
@@ -31,17 +34,23 @@ void ProgressBar::update(const Progress& progress) {
 
 void ProgressBar::draw(const Progress& progress) {
   const auto now = Clock::now();
-  if (!visible_ || now - last_ < std::chrono::milliseconds(100)) return;
+  const auto pause = visible_ ? std::chrono::milliseconds(100) : std::chrono::seconds(30);
+  if (!(visible_ || logged_) || now - last_ < pause) return;
   last_ = now;
-  drawn_ = true;
   const double share =
       progress.total > 0 ? static_cast<double>(progress.done) / static_cast<double>(progress.total)
                          : 0.0;
-  const double elapsed = std::chrono::duration<double>(now - start_).count();
-  constexpr int kWidth = 24;
-  const int filled = static_cast<int>(share * kWidth);
+  const double elapsed = seconds();
   const std::string left =
       share > 0.01 ? human_seconds(elapsed * (1 - share) / share) + " left" : "";
+  if (logged_) {
+    has_line_ = true;
+    print_note("{} {:3.0f}% after {}  {}\n", title_, share * 100, human_seconds(elapsed), left);
+    return;
+  }
+  drawn_ = true;
+  constexpr int kWidth = 24;
+  const int filled = static_cast<int>(share * kWidth);
   const double rate = static_cast<double>(progress.done) / (elapsed + 1e-9);
   const std::string speed = unit_ == Unit::kBytes ? human_bytes(static_cast<int64_t>(rate)) + "/s"
                                                   : fmt::format("{}/{}  {} steps/s", progress.done,

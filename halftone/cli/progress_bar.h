@@ -1,4 +1,5 @@
-// A progress bar on stderr: share, speed and time left. Silent where stderr is no terminal.
+// A progress bar on stderr: share, speed and time left. Where stderr is no terminal, a line now and
+// then, so that logs of long work tell how far it is and logs of short work stay empty.
 #pragma once
 
 #include <chrono>
@@ -18,7 +19,8 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // Draws at most ten times a second; throws Error{kCancelled} after Ctrl-C.
+  // Draws at most ten times a second, or adds a line to a log twice a minute; throws
+  // Error{kCancelled} after Ctrl-C.
   void update(const Progress& progress);
   // Only draws.
   void draw(const Progress& progress);
@@ -26,10 +28,13 @@ class ProgressBar {
 
  private:
   using Clock = std::chrono::steady_clock;
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
   std::string title_;
   const Context& context_;
   bool visible_;
+  bool logged_;            // instead of being drawn
+  bool has_line_ = false;  // in the log
   bool drawn_ = false;
   Unit unit_;
   Clock::time_point start_ = Clock::now();

@@ -41,7 +41,7 @@ struct Tables {
 };
 
 template <class Args>
-std::vector<float> run(const Kernel<Args>& kernel, Args args, View Args::*result, int threads) {
+std::vector<float> run(const Kernel<Args>& kernel, Args args, View Args::* result, int threads) {
   std::vector<float> y(static_cast<size_t>((args.*result).shape.numel()), NAN);
   (args.*result).data = y.data();
   Stream stream{threads};
@@ -55,7 +55,7 @@ std::vector<float> run(const Kernel<Args>& kernel, Args args, View Args::*result
 
 template <class Args>
 void expect_same(const Kernel<Args>& fast, const Kernel<Args>& reference, const Args& args,
-                 View Args::*result) {
+                 View Args::* result) {
   ASSERT_FALSE(fast.first().reference);
   const std::vector<float> expected = run(reference, args, result, 1);
   const std::vector<float> y = run(fast, args, result, 1);
@@ -80,14 +80,14 @@ TEST(ConvolutionProducts, AreTheReference) {
                   ConvArgs{c.how, view(x, c.x), view(w, c.weight), shift, {{}, DType::kF32, c.y()}},
                   &ConvArgs::y);
     }
-    expect_same(tables.fast.conv2d_input_grad, cpu_scalar_kernels().conv2d_input_grad,
-                ConvInputGradArgs{
-                    c.how, view(dy, c.y()), view(w, c.weight), {{}, DType::kF32, c.x}},
-                &ConvInputGradArgs::dx);
-    expect_same(tables.fast.conv2d_weight_grad, cpu_scalar_kernels().conv2d_weight_grad,
-                ConvWeightGradArgs{
-                    c.how, view(dy, c.y()), view(x, c.x), {{}, DType::kF32, c.weight}},
-                &ConvWeightGradArgs::dweight);
+    expect_same(
+        tables.fast.conv2d_input_grad, cpu_scalar_kernels().conv2d_input_grad,
+        ConvInputGradArgs{c.how, view(dy, c.y()), view(w, c.weight), {{}, DType::kF32, c.x}},
+        &ConvInputGradArgs::dx);
+    expect_same(
+        tables.fast.conv2d_weight_grad, cpu_scalar_kernels().conv2d_weight_grad,
+        ConvWeightGradArgs{c.how, view(dy, c.y()), view(x, c.x), {{}, DType::kF32, c.weight}},
+        &ConvWeightGradArgs::dweight);
   }
 }
 

@@ -34,12 +34,12 @@ struct Operands {
 };
 
 Gemm gemm_of(const Case& c, Operands& o) {
-  return {c.m, c.n, c.k, o.a.data(), o.lda, o.b.data(), o.ldb, o.y.data(), o.ldc,
-          c.transpose_a, c.transpose_b, c.alpha, c.beta};
+  return {c.m,        c.n,   c.k,           o.a.data(),    o.lda,   o.b.data(), o.ldb,
+          o.y.data(), o.ldc, c.transpose_a, c.transpose_b, c.alpha, c.beta};
 }
 
 TEST(OwnGemm, MultipliesEveryShapeAndOrder) {
-  const int64_t sizes[][3] = {{1, 1, 1},    {6, 32, 256},   {7, 33, 257}, {5, 31, 3},
+  const int64_t sizes[][3] = {{1, 1, 1},    {6, 32, 256},   {7, 33, 257},   {5, 31, 3},
                               {97, 40, 64}, {192, 96, 512}, {13, 1025, 17}, {100, 70, 300}};
   for (const auto& s : sizes) {
     for (int order = 0; order < 4; ++order) {
@@ -57,9 +57,8 @@ TEST(OwnGemm, MultipliesEveryShapeAndOrder) {
             }
             double sum = 0, size = 0;
             for (int64_t p = 0; p < c.k; ++p) {
-              const double term =
-                  double{c.transpose_a ? o.a[p * o.lda + i] : o.a[i * o.lda + p]} *
-                  double{c.transpose_b ? o.b[j * o.ldb + p] : o.b[p * o.ldb + j]};
+              const double term = double{c.transpose_a ? o.a[p * o.lda + i] : o.a[i * o.lda + p]} *
+                                  double{c.transpose_b ? o.b[j * o.ldb + p] : o.b[p * o.ldb + j]};
               sum += term;
               size += std::fabs(term);
             }

@@ -124,8 +124,8 @@ void MultiplyMatrices(const fast::Gemm& g) {
   const int64_t depth_of = std::min(g.k, kBlockDepth);
   const int64_t rows_of = round_up(std::min(g.m, kBlockRows), kTileRows);
   const int64_t cols_of = round_up(std::min(g.n, kBlockCols), tile_cols());
-  const auto space = std::make_unique_for_overwrite<float[]>(
-      static_cast<size_t>(depth_of * (rows_of + cols_of)));
+  const auto space =
+      std::make_unique_for_overwrite<float[]>(static_cast<size_t>(depth_of * (rows_of + cols_of)));
   float *packed_a = space.get(), *packed_b = packed_a + depth_of * rows_of;
   for (int64_t j = 0; j < g.n; j += kBlockCols) {
     const int64_t cols = std::min(kBlockCols, g.n - j);
@@ -137,10 +137,10 @@ void MultiplyMatrices(const fast::Gemm& g) {
         pack_a(g, i, rows, k, depth, packed_a);
         for (int64_t across = 0; across < cols; across += tile_cols()) {
           for (int64_t down = 0; down < rows; down += kTileRows) {
-            multiply_tile(packed_a + down * depth, packed_b + across * depth, depth,
-                          {g.c + (i + down) * g.ldc + j + across, g.ldc,
-                           std::min(kTileRows, rows - down), std::min(tile_cols(), cols - across),
-                           g.alpha, k == 0 ? g.beta : 1.0f});
+            multiply_tile(
+                packed_a + down * depth, packed_b + across * depth, depth,
+                {g.c + (i + down) * g.ldc + j + across, g.ldc, std::min(kTileRows, rows - down),
+                 std::min(tile_cols(), cols - across), g.alpha, k == 0 ? g.beta : 1.0f});
           }
         }
       }

@@ -47,8 +47,7 @@ struct Geometry {
         const int64_t high = width - v <= 0 ? 0 : (width - v + how.stride - 1) / how.stride;
         const int64_t begin = std::max(column, low), stop = std::min(end, high);
         if (begin < stop) {
-          fn(p - first + begin - column, stop - begin,
-             from_row * width + begin * how.stride + v);
+          fn(p - first + begin - column, stop - begin, from_row * width + begin * how.stride + v);
         }
       }
       p += end - column;
@@ -115,8 +114,6 @@ class Workers {
   int threads_;
   int64_t count_;
 };
-
-int64_t pieces_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
 // y of one item: weight [O, C taps] times patches [C taps, pixels].
 class Forward {
@@ -258,23 +255,25 @@ class WeightGradient {
   Workers workers_;
 };
 
-bool takes(const ConstView& x) {
+bool is_plain_floats(const ConstView& x) {
   return x.data == nullptr || (x.dtype != DType::kF64 && x.format == nullptr);
 }
-bool is_mine(const ConvArgs& a) {
-  return takes(a.x) && takes(a.weight) && takes(a.bias) && is_real(a.y.dtype) &&
-         a.y.shape.numel() > 0;
+bool is_product(const ConvArgs& a) {
+  return is_plain_floats(a.x) && is_plain_floats(a.weight) && is_plain_floats(a.bias) &&
+         is_real(a.y.dtype) && a.y.shape.numel() > 0;
 }
-bool is_mine(const ConvInputGradArgs& a) {
-  return takes(a.dy) && takes(a.weight) && is_real(a.dx.dtype) && a.dx.shape.numel() > 0;
+bool is_product(const ConvInputGradArgs& a) {
+  return is_plain_floats(a.dy) && is_plain_floats(a.weight) && is_real(a.dx.dtype) &&
+         a.dx.shape.numel() > 0;
 }
-bool is_mine(const ConvWeightGradArgs& a) {
-  return takes(a.dy) && takes(a.x) && is_real(a.dweight.dtype) && a.dweight.shape.numel() > 0;
+bool is_product(const ConvWeightGradArgs& a) {
+  return is_plain_floats(a.dy) && is_plain_floats(a.x) && is_real(a.dweight.dtype) &&
+         a.dweight.shape.numel() > 0;
 }
 
 template <class Way, class Args>
 KernelEntry<Args> entry() {
-  return {is_mine, [](const Args& a, Stream s) { Way(a, s).run(s); },
+  return {is_product, [](const Args& a, Stream s) { Way(a, s).run(s); },
           [](const Args& a, const Stream& s) { return Way(a, s).workspace(); }};
 }
 

@@ -16,8 +16,6 @@ constexpr int64_t kSmallRows = 128, kSmallCols = 256;
 constexpr int64_t kLargeRows = 400, kLargeCols = 1024;
 constexpr int64_t kEnoughTiles = 8;  // fewer large ones would leave threads without work
 
-int64_t pieces_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
-
 }  // namespace
 
 void gemm(const Gemm& g) {

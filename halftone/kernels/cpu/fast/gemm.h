@@ -5,6 +5,8 @@
 
 namespace halftone::fast {
 
+inline int64_t pieces_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
+
 // c [m, n] = alpha op(a) op(b) + beta c; ld* are elements from one row to the next.
 struct Gemm {
   int64_t m, n, k;
