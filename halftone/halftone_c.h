@@ -34,11 +34,15 @@
 #define HALFTONE_API
 #endif
 
+// Any number is a status to C, and so it is to C++.
 #ifdef __cplusplus
+#define HALFTONE_ANY_INT : int
 extern "C" {
+#else
+#define HALFTONE_ANY_INT
 #endif
 
-typedef enum halftone_status {
+typedef enum halftone_status HALFTONE_ANY_INT {
   HALFTONE_OK = 0,
   HALFTONE_INVALID_INPUT = 1,  // a file, or what the model makes of a value, is wrong
   HALFTONE_USAGE = 2,          // the call is wrong: a NULL, a value out of range

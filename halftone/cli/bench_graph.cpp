@@ -63,8 +63,7 @@ void quantize_once_per_shape(Weights& weights, const QuantizeReport& report, int
 double bytes_of(const ValueType& type) {
   if (!type.quantized) return static_cast<double>(type.shape.checked_bytes(type.dtype).value());
   const int64_t cols = type.shape[-1], rows = type.shape.numel() / cols;
-  return static_cast<double>(
-      quantized_layout(*type.quantized, rows, cols, batch_items(type.shape)).bytes);
+  return static_cast<double>(quantized_layout(*type.quantized, rows, cols, type.items()).bytes);
 }
 
 double bytes_of(const Node& node, const Graph& graph) {

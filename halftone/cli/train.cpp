@@ -22,7 +22,7 @@ struct TrainFlags {
   TrainOptions train;
   std::string data, output, prior, cache, config, events;
   std::string schedule = "constant", optimizer = "adamw", backward = "bf16", recompute = "rows",
-              naming = "diffusers", stored = "bf16";
+              naming = "diffusers", stored = "bf16", mode = "lora";
   std::string sample_size;
   float alpha = -1;
 };
@@ -75,6 +75,9 @@ TrainOptions options_of(const TrainFlags& flags, const Context& context) {
                     : flags.recompute == "blocks" ? Recompute::kBlocks
                                                   : Recompute::kRows;
   rules.fp8_gradients = flags.backward == "fp8";
+  rules.mode = flags.mode == "full"  ? TrainMode::kFull
+               : flags.mode == "qat" ? TrainMode::kQat
+                                     : TrainMode::kLora;
   rules.small_moments = flags.optimizer == "adamw8bit";
   options.naming = flags.naming == "comfyui" ? LoraNaming::kComfyUi : LoraNaming::kDiffusers;
   options.stored = flags.stored == "fp32" ? DType::kF32 : DType::kBF16;
@@ -112,16 +115,22 @@ void print_summary(const TrainResult& r, int64_t steps) {
   for (const TrainStep& step : r.curve) losses.push_back(step.loss);
   fmt::print("loss {:.4f} -> {:.4f}  {}\n", first, last / static_cast<double>(tail),
              sparkline(losses, 32));
-  fmt::print(
-      "base in {}, gradients in {} on {}, {} adapters of {} values; memory {} of {} planned\n",
-      r.model.precision.used, r.model.backward.used, r.model.device.used, r.model.adapters,
-      r.model.parameters, human_bytes(r.peak_bytes), human_bytes(r.planned_bytes));
+  const bool adapts = r.model.mode == "lora";
+  fmt::print("{} in {}, gradients in {} on {}, {} of {} values; memory {} of {} planned\n",
+             adapts ? "base" : "computed", r.model.precision.used, r.model.backward.used,
+             r.model.device.used, counted(r.model.parts, adapts ? "adapter" : "weight"),
+             r.model.parameters, human_bytes(r.peak_bytes), human_bytes(r.planned_bytes));
   if (r.resumed_from > 0) fmt::print("resumed from step {}\n", r.resumed_from);
   for (const SkippedFile& skipped : r.skipped) {
     fmt::print("skipped {}: {}\n", printable(skipped.file), skipped.why);
   }
   if (!r.report.empty()) fmt::print("report: {}\n", printable(r.report));
-  fmt::print("try it: halftone generate --lora {} \"...\"\n", printable(r.output));
+  if (adapts) {
+    fmt::print("try it: halftone generate --lora {} \"...\"\n", printable(r.output));
+  } else {
+    fmt::print("try it: halftone generate --model {} --base {} \"...\"\n", printable(r.output),
+               printable(r.model.path));
+  }
 }
 
 // Where the log goes is checked as where the adapter goes.
@@ -231,7 +240,7 @@ void add_run_options(CLI::App& command, TrainFlags& o) {
       ->group(group);
   command
       .add_option("--ema", rules.average,
-                  "Write a running mean of the adapter, which forgets this slowly: 0.99, say")
+                  "Write a running mean of what is trained, which forgets this slowly: 0.99, say")
       ->type_name("D")
       ->check(finite_number(0, 0.999999))
       ->group(group);
@@ -244,7 +253,19 @@ void add_run_options(CLI::App& command, TrainFlags& o) {
 
 void add_adapter_options(CLI::App& command, TrainFlags& o) {
   TrainRules& rules = o.train.rules;
-  const std::string group = "Adapter";
+  const std::string group = "What is trained";
+  command
+      .add_option("--mode", o.mode,
+                  "lora: an adapter; full: the weights of the denoiser; qat: these, so that they "
+                  "lose less in --precision's format")
+      ->capture_default_str()
+      ->type_name("M")
+      ->check(CLI::IsMember({"lora", "full", "qat"}))
+      ->group(group);
+  command
+      .add_flag("--teacher", rules.teacher,
+                "With qat: taught by the model in high precision instead of by the pictures")
+      ->group(group);
   command.add_option("--rank", rules.rank, "Of the adapter")
       ->capture_default_str()
       ->type_name("N")
@@ -257,7 +278,8 @@ void add_adapter_options(CLI::App& command, TrainFlags& o) {
       ->group(group);
   command
       .add_option("--targets", o.train.targets,
-                  "Which linears of the blocks: all, attention, or patterns such as '*.w2.weight'")
+                  "Which linears of the blocks, or which weights: all, attention, or patterns such "
+                  "as '*.w2.weight'")
       ->capture_default_str()
       ->type_name("T")
       ->expected(1)
@@ -269,7 +291,7 @@ void add_adapter_options(CLI::App& command, TrainFlags& o) {
       ->type_name("N")
       ->check(CLI::IsMember({"diffusers", "comfyui"}))
       ->group(group);
-  command.add_option("--stored", o.stored, "The adapter's numbers in its file: bf16 or fp32")
+  command.add_option("--stored", o.stored, "Numbers in the file that is written: bf16 or fp32")
       ->capture_default_str()
       ->type_name("P")
       ->check(CLI::IsMember({"bf16", "fp32"}))
@@ -356,7 +378,7 @@ void add_keeping_options(CLI::App& command, TrainFlags& o) {
       ->group(group);
   command
       .add_option("--sample-every", o.train.samples.every,
-                  "Steps between pictures of the adapter; 0: none")
+                  "Steps between pictures of what is trained; 0: none")
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(0, 10000000))
@@ -389,10 +411,23 @@ void add_keeping_options(CLI::App& command, TrainFlags& o) {
       ->group(group);
 }
 
+// Flags that the mode has no use for; and its usual rate.
+void check_mode(const CLI::App& command, TrainFlags& o) {
+  const auto refuse = [&](const char* flag, const char* why) {
+    if (command.count(flag) > 0) throw Error(ErrorCode::kUsage, flag, "{}", why);
+  };
+  if (o.mode != "qat") refuse("--teacher", "is for --mode qat");
+  if (o.mode == "lora") return;
+  for (const char* flag : {"--rank", "--alpha", "--naming"}) refuse(flag, "is for --mode lora");
+  constexpr float kUsualRate = 1e-5f;
+  if (command.count("--lr") == 0) o.train.rules.optimizer.learning_rate = kUsualRate;
+}
+
 }  // namespace
 
 void add_train(CLI::App& app, const Context& context) {
-  CLI::App* command = app.add_subcommand("train", "Train an adapter (LoRA) on pictures");
+  CLI::App* command =
+      app.add_subcommand("train", "Train an adapter (LoRA), or the model itself, on pictures");
   command->footer(
       "DIR holds pictures (.png, .jpg, .webp) with a caption each: NAME.txt beside NAME.png, or a\n"
       ".jsonl whose lines have \"file_name\" and \"text\". Pictures of any shape are cropped to "
@@ -402,10 +437,12 @@ void add_train(CLI::App& app, const Context& context) {
       "  halftone train --data pictures -o style.safetensors --steps 500\n"
       "  halftone train --data pictures --model Z-Image -o style.safetensors --precision fp8 \\\n"
       "    --rank 32 --batch 4 --save-every 100 --sample-every 100\n"
-      "  halftone generate --lora style.safetensors \"a lighthouse\"");
+      "  halftone generate --lora style.safetensors \"a lighthouse\"\n"
+      "  halftone train --data pictures --mode full -o tuned.safetensors --ema 0.99\n"
+      "  halftone generate --model tuned.safetensors --base Z-Image \"a lighthouse\"");
   auto o = std::make_shared<TrainFlags>();
   command->add_option("--data", o->data, "A folder of pictures and captions")->type_name("DIR");
-  command->add_option("-o,--output", o->output, "The adapter to write")
+  command->add_option("-o,--output", o->output, "The adapter, or the denoiser, to write")
       ->type_name("OUT.safetensors");
   command->add_option("--config", o->config, "Flags from this file; those of the command line win")
       ->type_name("FILE.toml");
@@ -416,6 +453,7 @@ void add_train(CLI::App& app, const Context& context) {
   add_keeping_options(*command, *o);
   command->callback([o, command, &context] {
     if (!o->config.empty()) apply_config(*command, o->config);
+    check_mode(*command, *o);
     run_train(*o, context);
   });
 }

@@ -34,7 +34,8 @@ ordered_json fields(const TrainModelLoaded& e) {
   for (const auto& [weight, why] : e.kept) {
     out["kept"].push_back({{"weight", weight}, {"reason", why}});
   }
-  out["adapters"] = e.adapters;
+  out["mode"] = e.mode;
+  out[e.mode == "lora" ? "adapters" : "weights"] = e.parts;
   out["parameters"] = e.parameters;
   out["planned_bytes"] = e.planned_bytes;
   return out;

@@ -255,6 +255,20 @@ std::vector<LinearInfo> Model::linears() const {
   return found;
 }
 
+std::shared_ptr<const Model> Model::with_weights(const Weights& weights) const {
+  const std::shared_ptr<Model> model(new Model(*this));
+  for (const auto& [name, weight] : weights) model->originals_.at(name) = weight;
+  QuantizeReport converted;
+  for (const auto& linear : report_.quantized.converted) {
+    if (weights.contains(linear.weight)) converted.converted.push_back(linear);
+  }
+  Weights changed = weights;
+  quantize_weights(changed, converted, cpu_kernels(), {options_.stream.threads});
+  model->denoiser_weights_ = std::make_shared<ModelPart>(
+      denoiser_weights_->with(changed, denoiser_weights_->compile_options().recipe, options_));
+  return model;
+}
+
 std::shared_ptr<const Model> Model::without_encoders() const {
   const std::shared_ptr<Model> model(new Model(*this));
   for (auto& encoder : model->encoders_) encoder = nullptr;

@@ -121,6 +121,9 @@ class Model {
   // shared, and nothing is read anew. Not for files that are quantized.
   std::shared_ptr<const Model> with_recipe(const std::optional<QuantizeRecipe>& recipe,
                                            const WeightQuantizer& quantizer = {}) const;
+  // This model with these weights of the denoiser, in the CPU's memory, instead of its own; linears
+  // that it runs in a format are converted to it.
+  std::shared_ptr<const Model> with_weights(const Weights& weights) const;
   // The same without encoders of text, whose memory is free once no one else has them. Prompts are
   // to be known by then: Pipeline::remember.
   std::shared_ptr<const Model> without_encoders() const;

@@ -29,9 +29,12 @@ struct ValueType {
   Shape shape;
   DType dtype = DType::kF32;        // F32, BF16 or I32
   std::optional<Format> quantized;  // then dtype is what it dequantizes to
+  bool whole = false;               // quantized as one item, as weights are, whatever its shape
 
+  int64_t items() const { return whole ? 1 : batch_items(shape); }  // that have scales of their own
   bool operator==(const ValueType& other) const {
-    return shape == other.shape && dtype == other.dtype && quantized == other.quantized;
+    return shape == other.shape && dtype == other.dtype && quantized == other.quantized &&
+           whole == other.whole;
   }
 };
 

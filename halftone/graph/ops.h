@@ -48,6 +48,8 @@ std::vector<Value> split(Value x, int parts, int axis);
 // the first dimension.
 // static_scale is given where the format asks for one.
 Value quantize(Value x, const Format& format, float static_scale = 0);
+// A matrix as one item: a scale for all of it where the format has one.
+Value quantize_weight(Value weight, const Format& format);
 // x [..., K], weight [N, K], bias [N] -> [..., N]; x and weight may be quantized.
 Value linear(Value x, Value weight, std::optional<Value> bias = std::nullopt);
 Value matmul(Value a, Value b, bool transpose_a, bool transpose_b);  // matrices

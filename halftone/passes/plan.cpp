@@ -22,7 +22,7 @@ bool overlap(const Lifetime& a, const Lifetime& b) {
 int64_t bytes_of(const ValueType& type) {
   if (!type.quantized) return type.shape.checked_bytes(type.dtype).value();
   const int64_t cols = type.shape[-1], rows = cols == 0 ? 0 : type.shape.numel() / cols;
-  return quantized_layout(*type.quantized, rows, cols, batch_items(type.shape)).bytes;
+  return quantized_layout(*type.quantized, rows, cols, type.items()).bytes;
 }
 
 // Nodes that some output of the graph needs; `needed` becomes true for the values that these read.

@@ -4,6 +4,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/text.h"
+#include "halftone/graph/ops.h"
 #include "halftone/passes/rewrite.h"
 
 namespace halftone {
@@ -95,7 +96,8 @@ QuantizedGraph quantize_linears(const Graph& graph, const QuantizeRecipe& recipe
   Rewrite how;
   how.weight = [&](const std::string& name, const ValueType& type) {
     const auto found = chosen.find(name);
-    return found == chosen.end() ? type : ValueType{type.shape, type.dtype, found->second.format};
+    const bool stays = found == chosen.end() || recipe.trained.contains(name);
+    return stays ? type : ValueType{type.shape, type.dtype, found->second.format};
   };
   how.node = [&](Graph& out, const Node& node, std::span<const Value> inputs) {
     if (node.op != Op::kLinear) return copy_node(out, graph, node, inputs);
@@ -113,7 +115,11 @@ QuantizedGraph quantize_linears(const Graph& graph, const QuantizeRecipe& recipe
     }
     Node changed = node;
     changed.attributes = linear;
-    return copy_node(out, graph, changed, inputs);
+    std::vector<Value> from(inputs.begin(), inputs.end());
+    if (recipe.trained.contains(found->first)) {
+      from[1] = quantize_weight(from[1], found->second.format);
+    }
+    return copy_node(out, graph, changed, from);
   };
   std::shared_ptr<Graph> annotated = rewrite(graph, how);
   return {std::move(annotated), std::move(report)};

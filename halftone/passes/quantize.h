@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct QuantizeRecipe {
   Format format;                     // of weights
   bool activations = true;           // quantize the input too; otherwise only the weight
   std::optional<Format> gradients;   // what training rounds gradients of outputs to
+  std::set<std::string> trained;     // weights that stay as they are, and are rounded in the graph
   std::vector<std::string> include;  // empty: all
   struct Keep {
     std::string pattern, reason;

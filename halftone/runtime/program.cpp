@@ -49,7 +49,7 @@ View view_at(const ValueType& type, std::byte* data) {
   View view{data, type.dtype, type.shape};
   if (!type.quantized) return view;
   const int64_t cols = type.shape[-1], rows = cols == 0 ? 0 : type.shape.numel() / cols;
-  const int64_t items = batch_items(type.shape);
+  const int64_t items = type.items();
   const QuantizedLayout layout = quantized_layout(*type.quantized, rows, cols, items);
   view.format = &*type.quantized;
   view.scales = data + layout.scales;

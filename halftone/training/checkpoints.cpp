@@ -20,7 +20,7 @@ constexpr const char* kRun = "halftone.run";
 constexpr const char* kPosition = "halftone.position";
 constexpr const char* kCurve = "curve";
 constexpr const char* kPrefix = "step-";
-constexpr const char *kState = "state.safetensors", *kAdapter = "adapter.safetensors";
+constexpr const char* kState = "state.safetensors";
 
 // Losses are doubles, and a curve is to go on as it began.
 constexpr int64_t kCurveColumns = 3;
@@ -57,7 +57,7 @@ Checkpoints::Checkpoints(const fs::path& output, int64_t keep, bool go_on)
 }
 
 fs::path Checkpoints::save(const TrainedSoFar& run, const ordered_json& how,
-                           const std::function<void(const fs::path&)>& write_adapter) {
+                           const std::function<void(const fs::path&)>& write_result) {
   if (!go_on_ && !list().empty()) {
     fs::path old = folder_;
     old += ".old";
@@ -81,7 +81,7 @@ fs::path Checkpoints::save(const TrainedSoFar& run, const ordered_json& how,
                            {"left", run.state.position.left}};
     write_resume_file(folder.staging() / kState, tensors,
                       {{kRun, how.dump()}, {kPosition, position.dump()}});
-    write_adapter(folder.staging() / kAdapter);
+    write_result(folder.staging());
   });
   folder.commit({});
   const std::vector<Found> all = list();

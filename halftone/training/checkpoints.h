@@ -1,19 +1,19 @@
 // Where a run can go on from: OUT.checkpoints/step-000500/ with adapter.safetensors, an adapter
-// like any other, and state.safetensors, everything that the next step depends on. A checkpoint is
-// there as a whole or not at all.
+// like any other, or model.safetensors; and state.safetensors, everything that the next step
+// depends on. A checkpoint is there as a whole or not at all.
 #pragma once
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "halftone/training/lora_trainer.h"
+#include "halftone/training/trainer.h"
 
 namespace halftone {
 
 // A run as far as it came.
 struct TrainedSoFar {
-  LoraTrainer::State state;
+  Trainer::State state;
   std::vector<TrainStep> curve;  // one for every step
 };
 
@@ -25,10 +25,9 @@ class Checkpoints {
 
   const std::filesystem::path& folder() const { return folder_; }
   // `how` says what the state follows from: numbers and texts by the names of options.
-  // `write_adapter` is given the file to write.
-  std::filesystem::path save(
-      const TrainedSoFar& run, const nlohmann::ordered_json& how,
-      const std::function<void(const std::filesystem::path&)>& write_adapter);
+  // `write_result` is given the folder to write what is trained to.
+  std::filesystem::path save(const TrainedSoFar& run, const nlohmann::ordered_json& how,
+                             const std::function<void(const std::filesystem::path&)>& write_result);
   struct Found {
     std::filesystem::path folder;
     int64_t step = 0;

@@ -9,8 +9,8 @@
 #include "halftone/training/buckets.h"
 #include "halftone/training/dataset.h"
 #include "halftone/training/example_cache.h"
-#include "halftone/training/lora_trainer.h"
 #include "halftone/training/train_events.h"
+#include "halftone/training/trainer.h"
 
 namespace halftone {
 

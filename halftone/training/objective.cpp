@@ -75,12 +75,12 @@ Noising Objective::draw_timestep(PhiloxKey key) const {
   return drawn;
 }
 
-std::shared_ptr<Graph> add_noising(const Graph& graph) {
+std::shared_ptr<Graph> add_noising(const Graph& graph, bool target) {
   const Value latents = graph.inputs().at("latents");
   const int64_t rows = latents.dim(0);
   std::vector<int64_t> dims(static_cast<size_t>(latents.rank()), 1);
   dims[0] = rows;
-  std::optional<Value> target;
+  std::optional<Value> taught;
   auto out = rebuild(graph, [&](Graph& to, std::vector<Value>& at) {
     const Value clean = at[latents.id()];
     const Value factors = to.input("noising", {{rows, 4}, DType::kF32, {}});
@@ -93,7 +93,7 @@ std::shared_ptr<Graph> add_noising(const Graph& graph) {
       return clean * factor(first) + noise * factor(first + 1);
     };
     at[latents.id()] = combined(0);
-    target = combined(2);
+    if (target) taught = combined(2);
     for (const Node& node : graph.nodes()) {
       const auto region = to.enter_region(node.region);
       std::vector<Value> inputs;
@@ -102,7 +102,7 @@ std::shared_ptr<Graph> add_noising(const Graph& graph) {
       for (size_t i = 0; i < values.size(); ++i) at[node.outputs[i]] = values[i];
     }
   });
-  out->output("target", *target);
+  if (taught) out->output("target", *taught);
   return out;
 }
 

@@ -45,7 +45,7 @@ class Objective {
 
 // The graph with noise put on its input "latents", which is clean now. Adds
 //   inputs   noising [rows, 4], the factors above; noise_keys I32 [rows, 4]
-//   output   target, as add_loss takes it
-std::shared_ptr<Graph> add_noising(const Graph& graph);
+//   output   target, as add_loss takes it, where it is wanted
+std::shared_ptr<Graph> add_noising(const Graph& graph, bool target = true);
 
 }  // namespace halftone

@@ -144,7 +144,12 @@ void Parameters::take_gradients(const Program& program, bool add) {
   if (add && !more_.defined()) more_ = allocate(DType::kF32, count_);
   const Tensor& to = add ? more_ : gradients_;
   for (const auto& [name, place] : places_) {
-    program.copy_output_rows(gradient_name(name), 0, slice(to, name));
+    const Tensor part = slice(to, name);
+    if (program.graph().outputs().contains(gradient_name(name))) {
+      program.copy_output_rows(gradient_name(name), 0, part);
+    } else {
+      kernels_.fill.launch({0, view_of(part)}, stream_);
+    }
   }
   if (!add) return;
   kernels_.binary.launch(

@@ -30,6 +30,7 @@ class Parameters {
   std::map<std::string, Tensor> averages() const;  // the same of the running mean; or the values
 
   // Takes the gradients of a program's last run: in place of those that are there, or beside them.
+  // What the program does not use has none.
   void take_gradients(const Program& program, bool add);
   std::map<std::string, Tensor> gradients() const;  // copies in the CPU's memory
 

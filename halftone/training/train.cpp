@@ -13,6 +13,7 @@
 #include "halftone/training/train_page.h"
 #include "halftone/training/train_record.h"
 #include "halftone/training/train_samples.h"
+#include "halftone/training/weights_output.h"
 
 namespace halftone {
 namespace {
@@ -89,9 +90,8 @@ class TrainRun {
       if (!fine) throw Error(ErrorCode::kUsage, field, "{}", why);
     };
     need(!options_.data.empty(), "data", "is needed: a folder of pictures");
-    need(!options_.output.empty(), "output", "is needed: the adapter to write");
-    need(options_.output.extension() == ".safetensors", "output",
-         "is to end with .safetensors, as adapters do");
+    need(!options_.output.empty(), "output", "is needed: the file to write");
+    need(options_.output.extension() == ".safetensors", "output", "is to end with .safetensors");
     need(is_valid_utf8(options_.captions.trigger), "trigger", "is not UTF-8");
     need(is_valid_utf8(options_.captions.usual), "caption", "is not UTF-8");
     check_output_file(options_.output);
@@ -191,8 +191,8 @@ class TrainRun {
     auto model = loaded_.model->without_encoders();
     loaded_.pipeline.reset();
     loaded_.model = model;
-    trainer_ = std::make_unique<LoraTrainer>(model, std::move(examples_), options_.rules,
-                                             std::move(no_caption_));
+    trainer_ = std::make_unique<Trainer>(model, std::move(examples_), options_.rules,
+                                         std::move(no_caption_));
     loaded_.pipeline = std::make_unique<Pipeline>(model, trainer_->arena());
     if (samples_) samples_->tell(*loaded_.pipeline);
   }
@@ -204,6 +204,7 @@ class TrainRun {
       memory.arena = std::max(memory.arena, sampled.arena);
       memory.workspace = std::max(memory.workspace, sampled.workspace);
       memory.borders = std::max(memory.borders, sampled.borders);
+      if (!adapts()) memory.owned_weights += trainer_->parameters() * stored_bytes();  // as sampled
     }
     if (loaded_.context == nullptr) {
       constexpr int64_t kLibraries = 5 << 19;  // oneDNN's generated code and the like, as measured
@@ -223,7 +224,8 @@ class TrainRun {
     for (const auto& kept : loaded_.model->report().quantized.kept) {
       said.kept.emplace_back(kept.weight, kept.reason);
     }
-    said.adapters = static_cast<int64_t>(trainer_->sites().weights.size());
+    said.mode = to_string(options_.rules.mode);
+    said.parts = trainer_->parts();
     said.parameters = trainer_->parameters();
     said.planned_bytes = result_.planned_bytes;
     events_(said);
@@ -232,7 +234,13 @@ class TrainRun {
   // On the disk: a run is not to find at its end that there is none.
   void check_room() const {
     const int64_t values = trainer_->parameters();
-    const int64_t adapter = values * (options_.stored == DType::kF32 ? 4 : 2);
+    int64_t adapter = values * stored_bytes();
+    if (!adapts()) {
+      adapter = 0;
+      for (const auto& [name, weight] : loaded_.model->originals()) {
+        adapter += std::get<Tensor>(weight).numel() * 4;  // some may be stored so
+      }
+    }
     const int64_t state = values * (options_.rules.small_moments ? 6 : 12) +
                           (options_.rules.average > 0 ? 4 * values : 0);
     const int64_t checkpoints = options_.save_every > 0 ? options_.keep + 1 : 1;
@@ -241,7 +249,7 @@ class TrainRun {
     const fs::path folder = fs::absolute(options_.output).parent_path();
     const fs::space_info space = fs::space(folder, error);
     if (error || static_cast<int64_t>(space.available) >= needed) return;
-    throw Error(ErrorCode::kIo, "output", "'{}' has room for {}, and the adapter with {} {} {}",
+    throw Error(ErrorCode::kIo, "output", "'{}' has room for {}, and the result with {} {} {}",
                 printable(folder.string()), human_bytes(static_cast<int64_t>(space.available)),
                 checkpoints, checkpoints == 1 ? "checkpoint takes" : "checkpoints takes",
                 human_bytes(needed));
@@ -272,11 +280,16 @@ class TrainRun {
     source_.family = std::string(loaded_.model->family().name);
     source_.precision = loaded_.precision.used;
     choose_backward();
-    adapter_sites(*loaded_.model, options_.rules);
+    check_targets(options_.rules);
     for (const std::string& target : options_.targets) {  // each of them, too
       TrainRules alone = options_.rules;
       alone.targets = patterns_of({target});
-      adapter_sites(*loaded_.model, alone);
+      check_targets(alone);
+    }
+    if (options_.rules.mode == TrainMode::kQat && loaded_.model->report().formats.empty()) {
+      throw Error(ErrorCode::kUsage, "precision",
+                  "is {}; qat trains weights for a format such as fp8, mxfp8 or nvfp4",
+                  loaded_.precision.used);
     }
     if (path_exists(checkpoints_.folder()) && !is_folder(checkpoints_.folder())) {
       throw Error(ErrorCode::kIo, checkpoints_.folder().string(), "is no folder");
@@ -328,23 +341,53 @@ class TrainRun {
                      printable(checkpoints_.folder().string())));
   }
 
-  void make_samples(int64_t step) {
-    samples_->make(loaded_, trainer_->adapters(), source_.model_hash, step,
-                   [&](const SampleMade& made) {
-                     result_.samples.push_back(made);
-                     events_(made);
-                   });
+  bool adapts() const { return options_.rules.mode == TrainMode::kLora; }
+  int64_t stored_bytes() const { return options_.stored == DType::kF32 ? 4 : 2; }
+  void check_targets(const TrainRules& rules) const {
+    if (adapts()) {
+      adapter_sites(*loaded_.model, rules);
+    } else {
+      trained_weights(*loaded_.model, rules);
+    }
   }
 
-  void write_adapter(const fs::path& path) const {
-    write_lora(path, trainer_->adapters(), options_.naming, options_.stored,
-               adapter_metadata(options_, source_, result_.curve.size()));
+  void make_samples(int64_t step) {
+    const auto tell = [&](const SampleMade& made) {
+      result_.samples.push_back(made);
+      events_(made);
+    };
+    if (adapts()) {
+      samples_->make(loaded_, trainer_->adapters(), source_.model_hash, step, tell);
+      return;
+    }
+    // As they will be stored.
+    const Weights weights = stored_weights(trainer_->weights(), options_.stored);
+    const std::shared_ptr<const Model> model = loaded_.model;
+    loaded_.model = model->with_weights(weights);
+    loaded_.pipeline = std::make_unique<Pipeline>(loaded_.model, trainer_->arena());
+    samples_->tell(*loaded_.pipeline);
+    samples_->make(loaded_, source_.model_hash, step, tell);
+    loaded_.pipeline = std::make_unique<Pipeline>(model, trainer_->arena());
+    loaded_.model = model;
+  }
+
+  void write_result(const fs::path& path) const {
+    const Metadata metadata = result_metadata(options_, source_, result_.curve.size());
+    if (adapts()) {
+      write_lora(path, trainer_->adapters(), options_.naming, options_.stored, metadata);
+    } else {
+      write_weights(path, *loaded_.model, trainer_->weights(), options_.stored, metadata);
+    }
   }
 
   std::string save() {
     const TrainedSoFar so_far{trainer_->state(), result_.curve};
     const std::string path =
-        checkpoints_.save(so_far, record(), [&](const fs::path& file) { write_adapter(file); })
+        checkpoints_
+            .save(so_far, record(),
+                  [&](const fs::path& folder) {
+                    write_result(folder / (adapts() ? "adapter.safetensors" : "model.safetensors"));
+                  })
             .string();
     saved_ = so_far.state.step;
     events_(CheckpointSaved{so_far.state.step, path});
@@ -440,7 +483,7 @@ class TrainRun {
 
   void finish() {
     try {
-      write_adapter(options_.output);
+      write_result(options_.output);
     } catch (const Error& error) {
       end_early(error);
     }
@@ -471,7 +514,7 @@ class TrainRun {
   Condition no_caption_;
   std::optional<TrainSamples> samples_;
   TrainSource source_;
-  std::unique_ptr<LoraTrainer> trainer_;
+  std::unique_ptr<Trainer> trainer_;
   TrainResult result_;
   bool warned_ = false;
   int64_t saved_ = 0;  // the step of the last checkpoint

@@ -15,8 +15,8 @@
 #include "halftone/engine/engine.h"
 #include "halftone/training/checkpoints.h"
 #include "halftone/training/dataset.h"
-#include "halftone/training/lora_trainer.h"
 #include "halftone/training/train_events.h"
+#include "halftone/training/trainer.h"
 
 namespace halftone {
 

@@ -23,7 +23,8 @@ struct TrainModelLoaded {
   Choice precision, backward, compile, device;
   std::map<std::string, int> formats;                     // format -> base linears stored in it
   std::vector<std::pair<std::string, std::string>> kept;  // weight, why it stays as it is
-  int64_t adapters = 0, parameters = 0;                   // linears, and values that are trained
+  std::string mode;                                       // lora, full or qat
+  int64_t parts = 0, parameters = 0;                      // adapters or weights, and their values
   int64_t planned_bytes = 0;                              // the most that the run will hold
 };
 

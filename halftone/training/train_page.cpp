@@ -123,6 +123,15 @@ class TrainPage {
     return out + "</tr></table></div>\n";
   }
 
+  std::string trained() const {
+    if (o_.rules.mode != TrainMode::kLora) {
+      return fmt::format("{} weights, {} values{}", r_.model.parts, r_.model.parameters,
+                         o_.rules.teacher ? ", after a teacher in high precision" : "");
+    }
+    return fmt::format("an adapter of rank {}, alpha {}, on {} linears, {} values", o_.rules.rank,
+                       o_.rules.alpha, r_.model.parts, r_.model.parameters);
+  }
+
   std::string facts() const {
     std::string formats;
     for (const auto& [format, count] : r_.model.formats) {
@@ -142,8 +151,7 @@ class TrainPage {
                      r_.model.precision.how, formats.empty() ? "" : "; " + formats)},
         {"backward", fmt::format("{} asked, {} used ({})", r_.model.backward.asked,
                                  r_.model.backward.used, r_.model.backward.how)},
-        {"adapter", fmt::format("rank {}, alpha {}, {} linears, {} values", o_.rules.rank,
-                                o_.rules.alpha, r_.model.adapters, r_.model.parameters)},
+        {"trained", trained()},
         {"batch", fmt::format("{} x {}", o_.rules.batch, o_.rules.accumulate)},
         {"pictures", sizes},
         {"seed", std::to_string(o_.rules.seed)}};

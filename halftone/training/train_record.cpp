@@ -9,7 +9,9 @@ using nlohmann::ordered_json;
 ordered_json run_record(const TrainOptions& options, const TrainSource& source) {
   const TrainRules& r = options.rules;
   const auto number = [](float v) { return ordered_json::parse(fmt::format("{}", v)); };
-  ordered_json record = {{"precision", source.precision},
+  ordered_json record = {{"mode", to_string(r.mode)},
+                         {"teacher", r.teacher},
+                         {"precision", source.precision},
                          {"backward", source.gradients},
                          {"targets", options.targets},
                          {"rank", r.rank},
@@ -35,7 +37,7 @@ ordered_json run_record(const TrainOptions& options, const TrainSource& source) 
   return record;
 }
 
-Metadata adapter_metadata(const TrainOptions& options, const TrainSource& source, size_t steps) {
+Metadata result_metadata(const TrainOptions& options, const TrainSource& source, size_t steps) {
   const ordered_json targets = options.targets;
   Metadata metadata = {{"halftone.base", source.model_hash},
                        {"halftone.base_precision", source.precision},
@@ -43,9 +45,12 @@ Metadata adapter_metadata(const TrainOptions& options, const TrainSource& source
                        {"halftone.targets", targets.dump()},
                        {"halftone.data", source.data_hash},
                        {"halftone.family", source.family},
-                       {"halftone.rank", std::to_string(options.rules.rank)},
-                       {"halftone.alpha", fmt::format("{}", options.rules.alpha)},
+                       {"halftone.mode", to_string(options.rules.mode)},
                        {"halftone.steps", std::to_string(steps)}};
+  if (options.rules.mode == TrainMode::kLora) {
+    metadata["halftone.rank"] = std::to_string(options.rules.rank);
+    metadata["halftone.alpha"] = fmt::format("{}", options.rules.alpha);
+  }
   if (!options.captions.trigger.empty()) metadata["halftone.trigger"] = options.captions.trigger;
   return metadata;
 }

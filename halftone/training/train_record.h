@@ -18,6 +18,6 @@ struct TrainSource {
 
 // By the names of options, in the order in which differences are told of.
 nlohmann::ordered_json run_record(const TrainOptions& options, const TrainSource& source);
-Metadata adapter_metadata(const TrainOptions& options, const TrainSource& source, size_t steps);
+Metadata result_metadata(const TrainOptions& options, const TrainSource& source, size_t steps);
 
 }  // namespace halftone

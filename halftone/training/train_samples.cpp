@@ -54,14 +54,20 @@ ModelMemory TrainSamples::plan(const LoadedModel& loaded) const {
 }
 
 void TrainSamples::make(LoadedModel& loaded, const TrainedLora& adapter,
-                        const std::string& model_hash, int64_t step,
-                        const std::function<void(const SampleMade&)>& made) const {
+                        const std::string& model_hash, int64_t step, const MadeFn& made) const {
   make_folder(folder_);
   const fs::path file = folder_ / ".adapter.safetensors";
   write_lora(file, adapter, LoraNaming::kDiffusers, DType::kF32, {});
   loaded.adapters = {{loaded.model->load_adapter(file.string()), 1}};
   std::error_code ignored;
   fs::remove(file, ignored);
+  make(loaded, model_hash, step, made);
+  loaded.adapters.clear();
+}
+
+void TrainSamples::make(LoadedModel& loaded, const std::string& model_hash, int64_t step,
+                        const MadeFn& made) const {
+  make_folder(folder_);
   int index = 0;
   for (const std::string& prompt : options_.prompts) {
     const GenerateRequest asked = request(loaded, prompt);
@@ -70,7 +76,6 @@ void TrainSamples::make(LoadedModel& loaded, const TrainedLora& adapter,
     write_png(picture, result.images[0], picture_text(loaded, asked, model_hash, 0));
     made({step, picture.string(), prompt});
   }
-  loaded.adapters.clear();
 }
 
 }  // namespace halftone

@@ -9,8 +9,8 @@
 #include "halftone/engine/engine.h"
 #include "halftone/training/dataset.h"
 #include "halftone/training/examples.h"
-#include "halftone/training/lora_trainer.h"
 #include "halftone/training/train.h"
+#include "halftone/training/trainer.h"
 
 namespace halftone {
 
@@ -25,9 +25,12 @@ class TrainSamples {
   // What a pipeline without encoders has to know.
   void tell(Pipeline& pipeline) const;
   ModelMemory plan(const LoadedModel& loaded) const;
-  // One picture of each prompt.
+  // One picture of each prompt, with an adapter or without.
+  using MadeFn = std::function<void(const SampleMade&)>;
   void make(LoadedModel& loaded, const TrainedLora& adapter, const std::string& model_hash,
-            int64_t step, const std::function<void(const SampleMade&)>& made) const;
+            int64_t step, const MadeFn& made) const;
+  void make(LoadedModel& loaded, const std::string& model_hash, int64_t step,
+            const MadeFn& made) const;
 
  private:
   GenerateRequest request(const LoadedModel& loaded, const std::string& prompt) const;

@@ -169,5 +169,49 @@ TEST_F(CliTrain, KilledRunsGoOnToTheSameBytes) {
   }
 }
 
+// The weights themselves, plainly and for a format, with pictures on the way.
+TEST_F(CliTrain, TheWholeModelIsTrainedWrittenAndRun) {
+  const auto whole = [&](const std::string& output, std::initializer_list<std::string> more) {
+    std::vector<std::string> all = {"train",       "--model",      path("model"), "--data",
+                                    path("data"),  "-o",           path(output),  "--cache",
+                                    path("cache"), "--resolution", "32",          "--steps",
+                                    "3",           "--lr",         "1e-3"};
+    all.insert(all.end(), more);
+    return run(all);
+  };
+  const auto picture = [&](const std::string& model, const std::string& name) {
+    std::vector<std::string> all = {"generate", "a cat",    "--model",     path(model),
+                                    "--size",   "32x32",    "--steps",     "2",
+                                    "-o",       path(name), "--precision", "fp32"};
+    if (model != "model") all.insert(all.end(), {"--base", path("model")});
+    const Result made = run(all);
+    EXPECT_EQ(made.code, 0) << made.err;
+    return test::read_file(path(name));
+  };
+  const Result full = whole("full.safetensors",
+                            {"--mode", "full", "--sample-every", "3", "--sample-prompt", "a cat",
+                             "--sample-steps", "2", "--ema", "0.5", "--save-every", "2"});
+  ASSERT_EQ(full.code, 0) << full.err;
+  EXPECT_THAT(full.out, HasSubstr("generate --model"));
+  EXPECT_TRUE(fs::exists(path("full.checkpoints/step-000002/model.safetensors")));
+  EXPECT_NE(test::read_file(path("full.samples/step-000000-1.png")),
+            test::read_file(path("full.samples/step-000003-1.png")));
+  EXPECT_NE(picture("full.safetensors", "after.png"), picture("model", "before.png"));
+  const Result qat = whole("qat.safetensors", {"--mode", "qat", "--teacher", "--precision", "mxfp8",
+                                               "--sample-every", "3", "--backward", "fp8"});
+  ASSERT_EQ(qat.code, 0) << qat.err;
+  EXPECT_THAT(qat.out, HasSubstr("computed in mxfp8"));
+  picture("qat.safetensors", "qat.png");
+
+  expect_one_line(whole("x.safetensors", {"--mode", "full", "--rank", "4"}), 2, "--rank");
+  expect_one_line(whole("x.safetensors", {"--mode", "full", "--teacher"}), 2, "--teacher");
+  expect_one_line(whole("x.safetensors", {"--mode", "qat", "--precision", "fp32"}), 2, "precision");
+  const Result folder = run({"quantize", "--model", path("model"), "-f", "fp8", "-o", path("fp8")});
+  ASSERT_EQ(folder.code, 0) << folder.err;
+  expect_one_line(run({"train", "--model", path("fp8"), "--data", path("data"), "--mode", "full",
+                       "-o", path("x.safetensors")}),
+                  1, "high precision");
+}
+
 }  // namespace
 }  // namespace halftone

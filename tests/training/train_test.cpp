@@ -105,7 +105,7 @@ TEST_P(Train, FromPicturesToAnAdapter) {
   const SafetensorsFile file(o.output);
   EXPECT_EQ(file.metadata().at("halftone.trigger"), "zwx");
   EXPECT_EQ(file.metadata().at("halftone.base").size(), 32u);
-  EXPECT_EQ(file.tensors().size(), 2 * static_cast<size_t>(result.model.adapters));
+  EXPECT_EQ(file.tensors().size(), 2 * static_cast<size_t>(result.model.parts));
   // A second run finds everything encoded, and gives the same bytes.
   events_.clear();
   o.output = dir_ / "again.safetensors";

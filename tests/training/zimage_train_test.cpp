@@ -8,6 +8,7 @@
 #include "halftone/io/safetensors_file.h"
 #include "halftone/models/families.h"
 #include "halftone/passes/compile.h"
+#include "halftone/tensor/float_values.h"
 #include "halftone/training/lora_output.h"
 #include "halftone/training/parameters.h"
 #include "halftone/training/train_graph.h"
@@ -66,19 +67,19 @@ class ZImageTraining : public testing::TestWithParam<bool> {
     }
   }
 
-  // Loss and gradients of the graph with its adapters.
+  // Loss and gradients of the graph, with its adapters where there are any.
   Program program_for(const Graph& plain, const Parameters& parameters) const {
     std::vector<std::string> trained;
     for (const auto& [name, tensor] : initial_) trained.push_back(name);
     const Stream stream = test::tested_stream();
     CompileOptions how;
-    how.lora = {sites_};
+    if (!sites_.weights.empty()) how.lora = {sites_};
     how.extend = [&](Graph& graph) { add_loss(graph, trained); };
     how.optimize = GetParam();
     how.can_stack = [](const std::string&, const std::string&) { return false; };
     Weights weights = test::procedural_weights(plain);
     if (stream.device != nullptr) weights = to_device(weights, {}, *stream.device);
-    weights.insert(parameters.weights().begin(), parameters.weights().end());
+    for (const auto& [name, weight] : parameters.weights()) weights[name] = weight;
     return {compile(plain, how, test::tested_kernels(), stream).graph, weights,
             test::tested_kernels(), stream};
   }
@@ -117,13 +118,24 @@ class ZImageTraining : public testing::TestWithParam<bool> {
     Tensor strength = Tensor::empty(DType::kF32, {rows, sites_.rank});
     std::ranges::fill(ones.mutable_as<float>(), 1.0f);
     std::ranges::fill(strength.mutable_as<float>(),
-                      case_["alpha"].get<float>() / static_cast<float>(sites_.rank));
+                      case_.value("alpha", 1.0f) / static_cast<float>(sites_.rank));
     inputs["latents"] = noisy;
     inputs["time"] = time;
     inputs["target"] = target;
     inputs["loss_weight"] = ones;
-    inputs[lora_strength_name(0)] = strength;
+    if (!sites_.weights.empty()) inputs[lora_strength_name(0)] = strength;
     return inputs;
+  }
+
+  AdamWArgs optimizer() const {
+    const auto& adamw = case_["adamw"];
+    AdamWArgs rule;
+    rule.learning_rate = adamw["lr"];
+    rule.beta1 = adamw["betas"][0];
+    rule.beta2 = adamw["betas"][1];
+    rule.eps = adamw["eps"];
+    rule.weight_decay = adamw["weight_decay"];
+    return rule;
   }
 
   std::vector<float> expected(const std::string& name) const {
@@ -161,13 +173,7 @@ TEST_P(ZImageTraining, FollowsPyTorchStepByStep) {
   EXPECT_EQ(initial_.size(), 56u);
   Parameters parameters(initial_, {}, test::tested_kernels(), test::tested_stream());
   Program program = program_for(*plain, parameters);
-  const auto& adamw = case_["adamw"];
-  AdamWArgs rule;
-  rule.learning_rate = adamw["lr"];
-  rule.beta1 = adamw["betas"][0];
-  rule.beta2 = adamw["betas"][1];
-  rule.eps = adamw["eps"];
-  rule.weight_decay = adamw["weight_decay"];
+  AdamWArgs rule = optimizer();
   const auto losses = expected("losses");
   for (size_t step = 0; step < losses.size(); ++step) {
     const float loss = program.run(inputs_of(static_cast<int>(step))).at("loss").as<float>()[0];
@@ -181,6 +187,38 @@ TEST_P(ZImageTraining, FollowsPyTorchStepByStep) {
   }
   EXPECT_LT(losses.back(), 0.95 * losses.front());
   EXPECT_GE(expect_near(parameters.values(), "final", 2e-3), 8);
+}
+
+// All weights of the model, without adapters.
+TEST_P(ZImageTraining, WholeModelsFollowPyTorch) {
+  const SafetensorsFile full(std::filesystem::path(HALFTONE_TEST_DATA) / "zimage" /
+                             "train_full.safetensors");
+  case_ = parse_json(full.metadata().at("case"), "fixture");
+  const auto plain = denoiser_->build(shape_, {});
+  for (const auto& [name, weight] : test::procedural_weights(*plain)) {
+    initial_.emplace(name, as_f32(std::get<Tensor>(weight)));
+  }
+  Parameters parameters(initial_, {}, test::tested_kernels(), test::tested_stream());
+  Program program = program_for(*plain, parameters);
+  AdamWArgs rule = optimizer();
+  const auto losses = floats(full.tensor("losses"));
+  int compared = 0;
+  for (size_t step = 0; step < losses.size(); ++step) {
+    const float loss = program.run(inputs_of(static_cast<int>(step))).at("loss").as<float>()[0];
+    EXPECT_NEAR(loss, losses[step], 1e-4 * losses[step]) << "step " << step;
+    parameters.take_gradients(program, /*add=*/false);
+    const auto gradients = parameters.gradients();
+    for (const auto& [name, gradient] : gradients) {
+      if (step > 0 || full.find("grad." + name) == nullptr) continue;
+      EXPECT_LE(relative_error(floats(gradient), floats(full.tensor("grad." + name))), 1e-4)
+          << name;
+      ++compared;
+    }
+    rule.step = static_cast<int64_t>(step) + 1;
+    parameters.step(rule);
+  }
+  EXPECT_LT(losses.back(), 0.8 * losses.front());
+  EXPECT_EQ(compared, static_cast<int>(full.tensors().size()) - 1);
 }
 
 // Two halves of a batch, added and scaled, are the batch.

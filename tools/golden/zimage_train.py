@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Fixture of a training run: 20 steps of AdamW on a low-rank adapter of a tiny Z-Image transformer, by
-PyTorch, diffusers and PEFT. The C++ test trains on the same data.
+"""Fixtures of training runs: 20 steps of AdamW on a low-rank adapter of a tiny Z-Image transformer, and on
+all of its weights, by PyTorch, diffusers and PEFT. The C++ test trains on the same data.
 
     VENV/bin/pip install torch diffusers transformers peft safetensors
     VENV/bin/python tools/golden/zimage_train.py tests/data/zimage
@@ -22,6 +22,7 @@ from zimage_transformer import CASES
 
 STEPS, RANK, ALPHA = 20, 4, 6.0
 ADAMW = dict(lr=5e-3, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.02)
+ADAMW_FULL = dict(lr=5e-4, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.02)
 TARGETS = ["to_q", "to_k", "to_v", "to_out.0", "w1", "w2", "w3"]
 
 
@@ -41,18 +42,10 @@ def batch(case, config, step):
     return x, noise, sigma, captions
 
 
-def main(folder):
-    case = CASES["ragged"]
-    config = dict(in_channels=16, n_kv_heads=case["config"]["n_heads"], axes_lens=[256, 64, 64], **case["config"])
-    model = fill(ZImageTransformer2DModel(**config)).requires_grad_(False)
-    inject_adapter_in_model(LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=TARGETS, lora_dropout=0.0), model)
-    trained = {n.replace(".default", ""): p for n, p in model.named_parameters() if "lora_" in n}
-    with torch.no_grad():
-        for name, p in trained.items():
-            p.copy_(torch.from_numpy(uniform(f"train.{name}", tuple(p.shape))) * (0.2 if "lora_A" in name else 0.02))
-            p.requires_grad_(True)
-    optimizer = torch.optim.AdamW(trained.values(), **ADAMW)
-    losses, out = [], {}
+def train(model, case, config, trained, adamw):
+    """Losses of all steps, and the gradients of the first."""
+    optimizer = torch.optim.AdamW(trained.values(), **adamw)
+    losses, gradients = [], {}
     for step in range(STEPS):
         x, noise, sigma, captions = batch(case, config, step)
         s = sigma[:, None, None, None]
@@ -64,21 +57,47 @@ def main(folder):
         optimizer.zero_grad()
         loss.backward()
         if step == 0:
-            for name, p in trained.items():
-                out[f"grad.{name}"] = p.grad.clone()
+            gradients = {name: p.grad.clone() for name, p in trained.items()}
         optimizer.step()
         losses.append(loss.item())
-    for name, p in trained.items():
-        out[f"final.{name}"] = p.detach()
+    return losses, gradients
+
+
+def save(path, losses, gradients, trained, keep, description):
+    out = {f"grad.{name}": g for name, g in gradients.items()}
+    out |= {f"final.{name}": p.detach() for name, p in trained.items()}
+    out = {k: v.contiguous().float() for k, v in out.items() if keep(k, v)}
     out["losses"] = torch.tensor(losses)
-    description = json.dumps(dict(config=config, size=case["size"], captions=case["captions"], rank=RANK, alpha=ALPHA,
-                                  adamw=ADAMW))
+    save_file(out, path, {"case": json.dumps(description)})
+    print(losses, len(trained), "trained tensors", len(out), "kept")
+
+
+def main(folder):
+    case = CASES["ragged"]
+    config = dict(in_channels=16, n_kv_heads=case["config"]["n_heads"], axes_lens=[256, 64, 64], **case["config"])
+    about = dict(config=config, size=case["size"], captions=case["captions"])
+
+    model = fill(ZImageTransformer2DModel(**config)).requires_grad_(False)
+    inject_adapter_in_model(LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=TARGETS, lora_dropout=0.0), model)
+    trained = {n.replace(".default", ""): p for n, p in model.named_parameters() if "lora_" in n}
+    with torch.no_grad():
+        for name, p in trained.items():
+            p.copy_(torch.from_numpy(uniform(f"train.{name}", tuple(p.shape))) * (0.2 if "lora_A" in name else 0.02))
+            p.requires_grad_(True)
+    losses, gradients = train(model, case, config, trained, ADAMW)
     # What is far from its start says most; small tensors keep the fixture small.
-    keep = ("losses", "layers.0.attention.to_q.", "layers.1.feed_forward.w2.", "noise_refiner.0.attention.to_out.",
-            "context_refiner.0.feed_forward.w1.")
-    out = {k: v.contiguous().float() for k, v in out.items() if any(part in k for part in keep)}
-    save_file(out, Path(folder) / "train.safetensors", {"case": description})
-    print(losses, len(trained), "trained tensors")
+    parts = ("layers.0.attention.to_q.", "layers.1.feed_forward.w2.", "noise_refiner.0.attention.to_out.",
+             "context_refiner.0.feed_forward.w1.")
+    save(Path(folder) / "train.safetensors", losses, gradients, trained,
+         lambda name, _: any(part in name for part in parts), dict(about, rank=RANK, alpha=ALPHA, adamw=ADAMW))
+
+    model = fill(ZImageTransformer2DModel(**config)).requires_grad_(True)
+    trained = dict(model.named_parameters())
+    losses, gradients = train(model, case, config, trained, ADAMW_FULL)
+    parts = ("layers.0.attention.to_k.weight", "layers.1.feed_forward.w3.weight")
+    save(Path(folder) / "train_full.safetensors", losses, gradients, trained,
+         lambda name, v: name.startswith("grad.") and (v.numel() <= 1024 or any(part in name for part in parts)),
+         dict(about, adamw=ADAMW_FULL))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,12 @@ Value quantize(Value x, const Format& format, float static_scale) {
   return x.graph().add(Op::kQuantize, {x}, QuantizeAttributes{format, static_scale},
                        {x.shape(), x.dtype(), format});
 }
+Value quantize_weight(Value weight, const Format& format) {
+  require(format.quantized() && !weight.type().quantized && weight.rank() == 2,
+          "quantize: weight {} cannot be quantized to {}", weight.shape(), format.name);
+  return weight.graph().add(Op::kQuantize, {weight}, QuantizeAttributes{format, 0},
+                            {weight.shape(), weight.dtype(), format, true});
+}
 // Straight through: rounding is taken for the identity.
 Gradients quantize_gradient(const GradientContext& c) { return {c.dy}; }
 
@@ -40,7 +46,6 @@ Value linear(Value x, Value weight, std::optional<Value> bias) {
 Gradients linear_gradient(const GradientContext& c) {
   const Value x = c.inputs[0], weight = c.inputs[1];
   const Value dy = as_rows(c.dy);
-  // A quantized weight or input is frozen or rounded on the way: it gets no gradient of its own.
   const auto to_input = [&] {
     if (!weight.type().quantized) return matmul(dy, weight, false, false);
     const LinearInputGradAttributes how{std::get<LinearAttributes>(c.attributes).gradients};
@@ -48,7 +53,10 @@ Gradients linear_gradient(const GradientContext& c) {
                          {{dy.dim(0), weight.dim(1)}, dy.dtype(), {}});
   };
   Gradients gradients = {reshape(to_input(), x.shape()), std::nullopt};
-  if (!weight.type().quantized && !x.type().quantized) {
+  // A weight that is stored in a format is frozen; one that is rounded on the way is not.
+  const bool stored = weight.graph().values()[weight.id()].source == Source::kWeight;
+  const bool frozen = weight.type().quantized && stored;
+  if (!frozen && !x.type().quantized) {
     gradients[1] = cast(matmul(dy, as_rows(x), true, false), weight.dtype());
   }
   if (c.inputs.size() > 2) {

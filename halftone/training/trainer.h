@@ -1,5 +1,7 @@
-// Trains an adapter of a loaded model on latents and conditions, a step at a time. The base stays
-// as it is stored, in whatever format; a run is a function of its rules and its seed.
+// Trains a loaded model on latents and conditions, a step at a time: an adapter beside a base that
+// stays as it is stored, in whatever format, or the weights themselves, of which values in F32 are
+// kept and rounded on the way where the model runs in a format. A run is a function of its rules
+// and its seed.
 #pragma once
 
 #include <list>
@@ -26,12 +28,19 @@ struct TrainExample {
 
 enum class RateShape : uint8_t { kConstant, kCosine };
 
+// An adapter; the weights of the denoiser; or these so that they lose less by being quantized.
+enum class TrainMode : uint8_t { kLora, kFull, kQat };
+std::string to_string(TrainMode mode);
+
 struct TrainRules {
+  TrainMode mode = TrainMode::kLora;
+  bool teacher = false;  // targets are what the weights predict before they are rounded and trained
   int64_t steps = 1000, batch = 1, accumulate = 1;  // steps of the optimizer, each of this many
                                                     // batches
   int64_t rank = 16;
   float alpha = 16;
-  std::vector<std::string> targets;  // patterns of weights; empty: every linear of the blocks
+  std::vector<std::string> targets;  // patterns of weights; empty: every linear of the blocks, or
+                                     // every weight
   AdamWArgs optimizer;               // its rate is the highest one
   RateShape rate = RateShape::kConstant;
   int64_t warmup = 0;          // steps in which the rate rises
@@ -51,23 +60,27 @@ struct TrainStep {
   double loss = 0, gradient_norm = 0, learning_rate = 0;
 };
 
-// The linears that the rules' patterns select; none is an Error.
+// The linears whose adapters, or the weights that the rules' patterns select; none is an Error, and
+// so are weights that are stored in a format.
 std::vector<LinearInfo> adapter_sites(const Model& model, const TrainRules& rules);
+std::vector<std::string> trained_weights(const Model& model, const TrainRules& rules);
 
-class LoraTrainer {
+class Trainer {
  public:
   // Errors name a field of the rules: no examples, patterns that match nothing, a rank below 1.
   // `no_caption` is what caption dropout shows instead.
-  LoraTrainer(std::shared_ptr<const Model> model, std::vector<TrainExample> examples,
-              const TrainRules& rules, Condition no_caption = {});
+  Trainer(std::shared_ptr<const Model> model, std::vector<TrainExample> examples,
+          const TrainRules& rules, Condition no_caption = {});
 
   bool done() const { return step_ >= rules_.steps; }
   // A loss or a gradient that is no number is an Error that names the step and the weight; nothing
   // has changed then.
   TrainStep step();
-  TrainedLora adapters() const;  // the running mean, where there is one
+  // The running mean, where there is one.
+  TrainedLora adapters() const;
+  std::map<std::string, Tensor> weights() const;  // F32
   int64_t parameters() const { return parameters_->count(); }
-  const LoraSites& sites() const { return sites_; }
+  int64_t parts() const;  // adapters or weights
   // What runs slower than it should, a line each.
   const std::vector<std::string>& notes() const { return notes_; }
 
@@ -89,6 +102,7 @@ class LoraTrainer {
   struct Entry {
     DenoiserShape shape;
     std::unique_ptr<Program> program;
+    std::unique_ptr<Program> teacher;  // where there is one
   };
   // A row of a batch, as it is shown.
   struct Row {
@@ -98,11 +112,16 @@ class LoraTrainer {
   };
   std::vector<Row> rows_of(const std::vector<size_t>& batch, int64_t part) const;
   Entry& program_for(const Shape& latents, std::span<const int64_t> texts);
+  std::unique_ptr<Program> student_program(const Graph& plain);
+  std::unique_ptr<Program> program_of(const std::shared_ptr<Graph>& graph, const Weights& weights);
   double run(const std::vector<Row>& rows, bool add);
   double rate() const;
+  std::map<std::string, Tensor> initial_adapters();
+  std::map<std::string, Tensor> initial_weights() const;
   std::string first_without_number() const;
 
   std::shared_ptr<const Model> model_;
+  std::shared_ptr<const Model> teacher_;  // in high precision, where there is one
   std::vector<TrainExample> examples_;
   TrainRules rules_;
   Objective objective_;

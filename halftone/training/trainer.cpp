@@ -1,12 +1,14 @@
-#include "halftone/training/lora_trainer.h"
+#include "halftone/training/trainer.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <set>
 
 #include "halftone/base/error.h"
 #include "halftone/base/gaussian.h"
 #include "halftone/base/text.h"
+#include "halftone/tensor/float_values.h"
 #include "halftone/training/draws.h"
 #include "halftone/training/train_graph.h"
 
@@ -32,27 +34,50 @@ std::vector<std::string> sizes_of(const std::vector<TrainExample>& examples) {
   return sizes;
 }
 
+bool is_target(const TrainRules& rules, const std::string& weight) {
+  const auto matches = [&](const std::string& p) { return glob_match(p, weight); };
+  return rules.targets.empty() || std::ranges::any_of(rules.targets, matches);
+}
+[[noreturn]] void refuse_targets(const TrainRules& rules, const char* what) {
+  throw Error(ErrorCode::kUsage, "targets", "'{}' match no {}", fmt::join(rules.targets, "', '"),
+              what);
+}
+
 int64_t text_tokens(const Condition& condition) { return condition.at("text").shape()[0]; }
 
 }  // namespace
+
+std::string to_string(TrainMode mode) {
+  return mode == TrainMode::kLora ? "lora" : mode == TrainMode::kFull ? "full" : "qat";
+}
 
 std::vector<LinearInfo> adapter_sites(const Model& model, const TrainRules& rules) {
   const std::vector<LinearInfo> all = model.linears();
   if (rules.targets.empty()) return all;
   std::vector<LinearInfo> sites;
   for (const LinearInfo& linear : all) {
-    const auto matches = [&](const std::string& p) { return glob_match(p, linear.weight); };
-    if (std::ranges::any_of(rules.targets, matches)) sites.push_back(linear);
+    if (is_target(rules, linear.weight)) sites.push_back(linear);
   }
-  if (sites.empty()) {
-    throw Error(ErrorCode::kUsage, "targets", "'{}' match no linear of the model's blocks",
-                fmt::join(rules.targets, "', '"));
-  }
+  if (sites.empty()) refuse_targets(rules, "linear of the model's blocks");
   return sites;
 }
 
-LoraTrainer::LoraTrainer(std::shared_ptr<const Model> model, std::vector<TrainExample> examples,
-                         const TrainRules& rules, Condition no_caption)
+std::vector<std::string> trained_weights(const Model& model, const TrainRules& rules) {
+  std::vector<std::string> names;
+  for (const auto& [name, weight] : model.originals()) {
+    if (std::holds_alternative<QuantizedTensor>(weight)) {
+      throw Error(ErrorCode::kInvalidInput, name,
+                  "is stored in {}: what trains weights starts from a model in high precision",
+                  std::get<QuantizedTensor>(weight).format.name);
+    }
+    if (is_target(rules, name)) names.push_back(name);
+  }
+  if (names.empty()) refuse_targets(rules, "weight of the model");
+  return names;
+}
+
+Trainer::Trainer(std::shared_ptr<const Model> model, std::vector<TrainExample> examples,
+                 const TrainRules& rules, Condition no_caption)
     : model_(std::move(model)),
       examples_(std::move(examples)),
       rules_(rules),
@@ -73,6 +98,18 @@ LoraTrainer::LoraTrainer(std::shared_ptr<const Model> model, std::vector<TrainEx
   need(rules_.average >= 0 && rules_.average < 1, "ema", "is no number from 0 to below 1");
   need(rules_.min_snr == 0 || model_->sampling().scheduler.prediction != Prediction::kVelocity,
        "min-snr", "is for models that predict noise; this one predicts velocities");
+  need(rules_.mode != TrainMode::kQat || !model_->report().formats.empty(), "precision",
+       "is no format that weights are rounded to, which qat trains them for");
+  need(!rules_.teacher || rules_.mode == TrainMode::kQat, "teacher", "is for mode qat");
+  if (rules_.teacher) teacher_ = model_->with_recipe(std::nullopt);
+  const bool adapts = rules_.mode == TrainMode::kLora;
+  const std::map<std::string, Tensor> initial = adapts ? initial_adapters() : initial_weights();
+  const LoadOptions& load = model_->options();
+  const ParameterOptions how{rules_.small_moments, rules_.average > 0};
+  parameters_ = std::make_unique<Parameters>(initial, how, *load.kernels, load.stream);
+}
+
+std::map<std::string, Tensor> Trainer::initial_adapters() {
   std::map<std::string, Tensor> initial;
   sites_.rank = rules_.rank;
   uint64_t index = 0;
@@ -84,13 +121,24 @@ LoraTrainer::LoraTrainer(std::shared_ptr<const Model> model, std::vector<TrainEx
     initial.emplace(lora_up_name(linear.weight),
                     Tensor::zeros(DType::kF32, {linear.shape[0], rules_.rank}));
   }
-  const LoadOptions& load = model_->options();
-  const ParameterOptions how{rules_.small_moments, rules_.average > 0};
-  parameters_ = std::make_unique<Parameters>(initial, how, *load.kernels, load.stream);
+  return initial;
 }
 
-std::vector<LoraTrainer::Row> LoraTrainer::rows_of(const std::vector<size_t>& batch,
-                                                   int64_t part) const {
+std::map<std::string, Tensor> Trainer::initial_weights() const {
+  std::map<std::string, Tensor> initial;
+  for (const std::string& name : trained_weights(*model_, rules_)) {
+    const Tensor& original = std::get<Tensor>(model_->originals().at(name));
+    initial.emplace(name, as_f32(original));
+  }
+  return initial;
+}
+
+int64_t Trainer::parts() const {
+  return static_cast<int64_t>(rules_.mode == TrainMode::kLora ? sites_.weights.size()
+                                                              : parameters_->weights().size());
+}
+
+std::vector<Trainer::Row> Trainer::rows_of(const std::vector<size_t>& batch, int64_t part) const {
   std::vector<Row> rows;
   for (size_t r = 0; r < batch.size(); ++r) {
     const TrainExample& example = examples_[batch[r]];
@@ -102,7 +150,7 @@ std::vector<LoraTrainer::Row> LoraTrainer::rows_of(const std::vector<size_t>& ba
   return rows;
 }
 
-LoraTrainer::Entry& LoraTrainer::program_for(const Shape& latents, std::span<const int64_t> texts) {
+Trainer::Entry& Trainer::program_for(const Shape& latents, std::span<const int64_t> texts) {
   constexpr size_t kMostPrograms = 16;
   const Denoiser& denoiser = model_->denoiser();
   const DenoiserShape shape = denoiser.shape(latents, texts);
@@ -112,29 +160,56 @@ LoraTrainer::Entry& LoraTrainer::program_for(const Shape& latents, std::span<con
     return programs_.front();
   }
   if (programs_.size() == kMostPrograms) programs_.pop_back();
+  const auto plain = denoiser.build(shape, {model_->options().activations, false});
+  Entry made{shape, student_program(*plain), nullptr};
+  if (teacher_ != nullptr) {
+    const ModelPart& part = teacher_->denoiser_part();
+    const LoadOptions& load = teacher_->options();
+    const auto noisy = add_noising(*plain, false);
+    made.teacher = program_of(
+        compile(*noisy, part.compile_options(), *load.kernels, load.stream).graph, part.weights());
+  }
+  programs_.push_front(std::move(made));
+  return programs_.front();
+}
+
+std::unique_ptr<Program> Trainer::student_program(const Graph& plain) {
   std::vector<std::string> trained;
   for (const auto& [name, weight] : parameters_->weights()) trained.push_back(name);
   const LoadOptions& load = model_->options();
   CompileOptions how = model_->denoiser_part().compile_options();
-  how.lora = {sites_};
+  if (rules_.mode == TrainMode::kLora) {
+    how.lora = {sites_};
+  } else {  // each weight lies on its own
+    how.can_stack = [](const std::string&, const std::string&) { return false; };
+    if (how.recipe) how.recipe->trained.insert(trained.begin(), trained.end());
+  }
   how.recompute = rules_.recompute;
   if (rules_.fp8_gradients && how.recipe) how.recipe->gradients = formats::fp8_e5m2;
-  how.extend = [&](Graph& graph) { add_loss(graph, trained); };
-  const auto plain = denoiser.build(shape, {load.activations, false});
-  const auto graph = compile(*add_noising(*plain), how, *load.kernels, load.stream).graph;
+  how.extend = [&](Graph& graph) {  // some weights are for shapes that this is not
+    std::erase_if(trained, [&](const auto& name) { return !graph.weights().contains(name); });
+    add_loss(graph, trained);
+  };
+  const auto noisy = add_noising(plain, !rules_.teacher);
+  const auto graph = compile(*noisy, how, *load.kernels, load.stream).graph;
   Weights weights = model_->denoiser_part().weights();
-  weights.insert(parameters_->weights().begin(), parameters_->weights().end());
+  for (const auto& [name, weight] : parameters_->weights()) weights[name] = weight;
+  return program_of(graph, weights);
+}
+
+std::unique_ptr<Program> Trainer::program_of(const std::shared_ptr<Graph>& graph,
+                                             const Weights& weights) {
+  const LoadOptions& load = model_->options();
   const ProgramOptions options{load.kernels, load.stream, load.compile, load.cancelled};
   auto program = std::make_unique<Program>(graph, weights, options, arena_);
   for (const std::string& note : program->notes()) {
     if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);
   }
-  programs_.push_front({shape, std::move(program)});
-  return programs_.front();
+  return program;
 }
 
 // Of each size, with the longest texts. On a device what programs are given stays there.
-ModelMemory LoraTrainer::plan() {
+ModelMemory Trainer::plan() {
   std::map<std::string, std::pair<Shape, std::vector<int64_t>>> largest;
   for (const TrainExample& example : examples_) {
     auto& [shape, texts] = largest[example.latents.shape().str()];
@@ -143,10 +218,15 @@ ModelMemory LoraTrainer::plan() {
     if (rules_.caption_dropout > 0) texts.push_back(text_tokens(no_caption_));
   }
   ModelMemory memory;
-  for (const auto& [name, weight] : model_->denoiser_part().weights()) {
-    const auto* quantized = std::get_if<QuantizedTensor>(&weight);
-    const Tensor& stored = quantized != nullptr ? quantized->codes : std::get<Tensor>(weight);
-    (stored.mapped() ? memory.file_weights : memory.owned_weights) += byte_size_of(weight);
+  std::set<const std::byte*> counted;  // a teacher shares what is not quantized
+  for (const Model* model : {model_.get(), teacher_.get()}) {
+    if (model == nullptr) continue;
+    for (const auto& [name, weight] : model->denoiser_part().weights()) {
+      const auto* quantized = std::get_if<QuantizedTensor>(&weight);
+      const Tensor& stored = quantized != nullptr ? quantized->codes : std::get<Tensor>(weight);
+      if (!counted.insert(stored.address()).second) continue;
+      (stored.mapped() ? memory.file_weights : memory.owned_weights) += byte_size_of(weight);
+    }
   }
   memory.owned_weights += parameters_->bytes();
   const bool on_device = model_->options().stream.device != nullptr;
@@ -154,18 +234,22 @@ ModelMemory LoraTrainer::plan() {
     auto& [shape, texts] = size;
     std::sort(texts.rbegin(), texts.rend());
     texts.resize(static_cast<size_t>(rules_.batch), texts.back());
-    const MemoryUse& use = program_for(shape, texts).program->memory();
-    memory.arena = std::max(memory.arena, use.arena);
-    memory.workspace = std::max(memory.workspace, use.workspace);
-    memory.borders =
-        on_device ? memory.borders + use.resident : std::max(memory.borders, use.borders);
+    const Entry& entry = program_for(shape, texts);
+    for (const Program* program : {entry.program.get(), entry.teacher.get()}) {
+      if (program == nullptr) continue;
+      const MemoryUse& use = program->memory();
+      memory.arena = std::max(memory.arena, use.arena);
+      memory.workspace = std::max(memory.workspace, use.workspace);
+      memory.borders =
+          on_device ? memory.borders + use.resident : std::max(memory.borders, use.borders);
+    }
   }
   arena_->expect(memory.arena + memory.workspace);
   return memory;
 }
 
 // The loss of a batch; its gradients take the place of those that are there, or are added.
-double LoraTrainer::run(const std::vector<Row>& rows, bool add) {
+double Trainer::run(const std::vector<Row>& rows, bool add) {
   std::vector<int64_t> texts;
   std::vector<const Condition*> conditions;
   for (const Row& row : rows) {
@@ -182,8 +266,6 @@ double LoraTrainer::run(const std::vector<Row>& rows, bool add) {
   Tensor time = Tensor::empty(DType::kF32, {count}), weight = Tensor::empty(DType::kF32, {count});
   Tensor noising = Tensor::empty(DType::kF32, {count, 4}),
          keys = Tensor::empty(DType::kI32, {count, 4});
-  Tensor strength = Tensor::empty(DType::kF32, {count, rules_.rank});
-  std::ranges::fill(strength.mutable_as<float>(), rules_.alpha / static_cast<float>(rules_.rank));
   const auto now = static_cast<uint64_t>(step_);
   for (size_t r = 0; r < rows.size(); ++r) {
     const auto from = rows[r].example->latents.as<float>();
@@ -206,7 +288,18 @@ double LoraTrainer::run(const std::vector<Row>& rows, bool add) {
   inputs["loss_weight"] = weight;
   inputs["noising"] = noising;
   inputs["noise_keys"] = keys;
-  inputs[lora_strength_name(0)] = strength;
+  if (rules_.mode == TrainMode::kLora) {
+    Tensor strength = Tensor::empty(DType::kF32, {count, rules_.rank});
+    std::ranges::fill(strength.mutable_as<float>(), rules_.alpha / static_cast<float>(rules_.rank));
+    inputs[lora_strength_name(0)] = strength;
+  }
+  if (entry.teacher != nullptr) {
+    for (const auto& [name, tensor] : inputs) {
+      if (name != "loss_weight") entry.teacher->set_input(name, tensor);
+    }
+    entry.teacher->run();
+    inputs["target"] = as_f32(entry.teacher->output("sample"));
+  }
   for (const auto& [name, tensor] : inputs) entry.program->set_input(name, tensor);
   entry.program->run();
   const double loss = entry.program->output("loss").as<float>()[0];
@@ -214,7 +307,7 @@ double LoraTrainer::run(const std::vector<Row>& rows, bool add) {
   return loss;
 }
 
-double LoraTrainer::rate() const {
+double Trainer::rate() const {
   const double highest = rules_.optimizer.learning_rate;
   const auto at = static_cast<double>(step_ + 1), warmup = static_cast<double>(rules_.warmup);
   if (at <= warmup) return highest * at / warmup;
@@ -223,7 +316,7 @@ double LoraTrainer::rate() const {
   return highest * 0.5 * (1 + std::cos(std::numbers::pi * (at - 1 - warmup) / left));
 }
 
-TrainStep LoraTrainer::step() {
+TrainStep Trainer::step() {
   HT_ASSERT(!done());
   double loss = 0;
   const BatchOrder::Position before = order_.position();
@@ -260,30 +353,35 @@ TrainStep LoraTrainer::step() {
   return made;
 }
 
-std::string LoraTrainer::first_without_number() const {
-  const auto gradients = parameters_->gradients();
+std::string Trainer::first_without_number() const {
+  std::vector<std::string> names;
   for (const std::string& weight : sites_.weights) {  // B's gradient needs the forward alone
-    for (const std::string& name : {lora_up_name(weight), lora_down_name(weight)}) {
-      const auto values = gradients.at(name).as<float>();
-      if (!std::ranges::all_of(values, [](float v) { return std::isfinite(v); })) {
-        return fmt::format("; the first gradient that is no number is that of '{}'", name);
-      }
+    names.insert(names.end(), {lora_up_name(weight), lora_down_name(weight)});
+  }
+  const auto gradients = parameters_->gradients();
+  if (rules_.mode != TrainMode::kLora) {
+    for (const auto& [name, gradient] : gradients) names.push_back(name);
+  }
+  for (const std::string& name : names) {
+    const auto values = gradients.at(name).as<float>();
+    if (!std::ranges::all_of(values, [](float v) { return std::isfinite(v); })) {
+      return fmt::format("; the first gradient that is no number is that of '{}'", name);
     }
   }
   return "";
 }
 
-LoraTrainer::State LoraTrainer::state() const {
-  return {step_, order_.position(), parameters_->state()};
-}
+Trainer::State Trainer::state() const { return {step_, order_.position(), parameters_->state()}; }
 
-void LoraTrainer::restore(const State& state) {
+void Trainer::restore(const State& state) {
   parameters_->restore(state.tensors);
   order_.seek(state.position);
   step_ = state.step;
 }
 
-TrainedLora LoraTrainer::adapters() const {
+std::map<std::string, Tensor> Trainer::weights() const { return parameters_->averages(); }
+
+TrainedLora Trainer::adapters() const {
   TrainedLora lora;
   lora.strength = rules_.alpha / static_cast<float>(rules_.rank);
   lora.folder = std::string(model_->denoiser().folder());

@@ -1,10 +1,11 @@
-// Training an adapter, for every family: it learns, it can be repeated, and what it writes changes
-// pictures.
-#include "halftone/training/lora_trainer.h"
+// Training an adapter or the weights, for every family: it learns, it can be repeated, and what it
+// writes changes pictures.
+#include "halftone/training/trainer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "halftone/training/weights_output.h"
 #include "tests/support/errors.h"
 #include "tests/support/load_pipeline.h"
 #include "tests/support/run_graph.h"
@@ -21,9 +22,9 @@ using test::floats;
 using test::relative_error;
 using testing::HasSubstr;
 
-class LoraTraining : public testing::TestWithParam<test::TinyModel> {
+class ModelTraining : public testing::TestWithParam<test::TinyModel> {
  protected:
-  LoraTraining() {
+  ModelTraining() {
     GetParam().write(dir_ / "model");
     rules_.steps = test::kSanitized ? 4 : 24;  // whether it learns is seen without sanitizers
     rules_.batch = 2;
@@ -51,7 +52,7 @@ class LoraTraining : public testing::TestWithParam<test::TinyModel> {
     }
     return all;
   }
-  std::vector<double> losses(LoraTrainer& trainer) const {
+  std::vector<double> losses(Trainer& trainer) const {
     std::vector<double> all;
     while (!trainer.done()) all.push_back(trainer.step().loss);
     return all;
@@ -60,7 +61,7 @@ class LoraTraining : public testing::TestWithParam<test::TinyModel> {
   const test::TempDir dir_;
   TrainRules rules_;
 };
-INSTANTIATE_TEST_SUITE_P(, LoraTraining, testing::ValuesIn(test::tiny_models()),
+INSTANTIATE_TEST_SUITE_P(, ModelTraining, testing::ValuesIn(test::tiny_models()),
                          [](const auto& tested) {
                            std::string name = tested.param.family;
                            std::erase_if(name, [](char c) { return std::isalnum(c) == 0; });
@@ -73,33 +74,33 @@ double mean_of(const std::vector<double>& values, size_t begin, size_t end) {
   return sum / static_cast<double>(end - begin);
 }
 
-TEST_P(LoraTraining, LearnsAndIsRepeated) {
+TEST_P(ModelTraining, LearnsAndIsRepeated) {
   const auto pipeline = load();
   const auto data = examples(*pipeline);
-  LoraTrainer trainer(pipeline->shared_model(), data, rules_);
+  Trainer trainer(pipeline->shared_model(), data, rules_);
   const auto first = losses(trainer);
   if (!test::kSanitized) {
     EXPECT_LT(mean_of(first, 16, 24), 0.97 * mean_of(first, 0, 8));
   }
   EXPECT_THAT(trainer.notes(), testing::IsEmpty());  // no reference stands in for a fast kernel
-  LoraTrainer again(pipeline->shared_model(), data, rules_);
+  Trainer again(pipeline->shared_model(), data, rules_);
   EXPECT_EQ(losses(again), first);
   rules_.seed = 6;
-  LoraTrainer other(pipeline->shared_model(), data, rules_);
+  Trainer other(pipeline->shared_model(), data, rules_);
   EXPECT_NE(other.step().loss, first[0]);
 }
 
 // Several batches for one step are one larger batch, whatever sizes they have.
-TEST_P(LoraTraining, BatchesAddUp) {
+TEST_P(ModelTraining, BatchesAddUp) {
   const auto pipeline = load();
   auto data = examples(*pipeline);
   data.resize(1);  // so that both take the same pictures
   rules_.steps = 3;
   rules_.batch = 4;
-  LoraTrainer whole(pipeline->shared_model(), data, rules_);
+  Trainer whole(pipeline->shared_model(), data, rules_);
   rules_.batch = 2;
   rules_.accumulate = 2;
-  LoraTrainer parts(pipeline->shared_model(), data, rules_);
+  Trainer parts(pipeline->shared_model(), data, rules_);
   while (!whole.done()) {
     const TrainStep a = whole.step(), b = parts.step();
     EXPECT_NEAR(a.loss, b.loss, 1e-5 * a.loss);
@@ -107,11 +108,11 @@ TEST_P(LoraTraining, BatchesAddUp) {
   }
 }
 
-TEST_P(LoraTraining, WhatIsWrittenChangesPictures) {
+TEST_P(ModelTraining, WhatIsWrittenChangesPictures) {
   const auto pipeline = load();
   rules_.steps = 5;
   rules_.targets = {"*" + GetParam().adapted.substr(GetParam().adapted.find('.') + 1) + ".weight"};
-  LoraTrainer trainer(pipeline->shared_model(), examples(*pipeline), rules_);
+  Trainer trainer(pipeline->shared_model(), examples(*pipeline), rules_);
   losses(trainer);
   const TrainedLora lora = trainer.adapters();
   EXPECT_EQ(lora.modules.size(), 1u);
@@ -131,21 +132,21 @@ TEST_P(LoraTraining, WhatIsWrittenChangesPictures) {
 }
 
 // On a base in any format: the gradient goes through what is stored.
-TEST_P(LoraTraining, TrainsOnAQuantizedBase) {
+TEST_P(ModelTraining, TrainsOnAQuantizedBase) {
   rules_.steps = test::kSanitized ? 2 : 12;
   for (const Format& format : {formats::fp8, formats::mxfp8, formats::nvfp4}) {
     LoadOptions options = test::tested_options();
     options.format = format;
     options.activations = DType::kBF16;
     const auto pipeline = load(options);
-    LoraTrainer trainer(pipeline->shared_model(), examples(*pipeline), rules_);
+    Trainer trainer(pipeline->shared_model(), examples(*pipeline), rules_);
     const auto all = losses(trainer);
     if (!test::kSanitized) {
       EXPECT_LT(mean_of(all, 6, 12), 1.02 * mean_of(all, 0, 6)) << format.name;
     }
     TrainRules small = rules_;
     small.fp8_gradients = true;
-    LoraTrainer rounded(pipeline->shared_model(), examples(*pipeline), small);
+    Trainer rounded(pipeline->shared_model(), examples(*pipeline), small);
     const auto near = losses(rounded);
     EXPECT_EQ(near[0], all[0]) << "the first forward pass knows no gradient";
     EXPECT_NE(near, all) << format.name << ": gradients were not rounded";
@@ -159,13 +160,13 @@ TEST_P(LoraTraining, TrainsOnAQuantizedBase) {
 }
 
 // What is computed again need not be kept, and nothing else changes.
-TEST_P(LoraTraining, RecomputingTakesLessMemory) {
+TEST_P(ModelTraining, RecomputingTakesLessMemory) {
   const auto pipeline = load();
   std::vector<int64_t> arenas;
   std::vector<double> losses_of;
   for (const Recompute how : {Recompute::kNone, Recompute::kRows, Recompute::kBlocks}) {
     rules_.recompute = how;
-    LoraTrainer trainer(pipeline->shared_model(), examples(*pipeline), rules_);
+    Trainer trainer(pipeline->shared_model(), examples(*pipeline), rules_);
     arenas.push_back(trainer.plan().arena);
     trainer.step();
     losses_of.push_back(trainer.step().loss);
@@ -176,16 +177,94 @@ TEST_P(LoraTraining, RecomputingTakesLessMemory) {
   EXPECT_NEAR(losses_of[2], losses_of[0], 1e-4 * losses_of[0]);
 }
 
-TEST_P(LoraTraining, WrongRulesNameTheirField) {
+// The weights themselves: what is written runs, as what was trained does.
+TEST_P(ModelTraining, TrainsTheWholeModel) {
+  const auto pipeline = load();
+  const auto data = examples(*pipeline);
+  rules_.mode = TrainMode::kFull;
+  rules_.optimizer.learning_rate = 1e-3f;
+  Trainer trainer(pipeline->shared_model(), data, rules_);
+  const auto first = losses(trainer);
+  if (!test::kSanitized) {
+    EXPECT_LT(mean_of(first, 16, 24), 0.97 * mean_of(first, 0, 8));
+  }
+  EXPECT_THAT(trainer.notes(), testing::IsEmpty());
+  EXPECT_EQ(trainer.parts(), static_cast<int64_t>(pipeline->model().originals().size()));
+  const auto trained = trainer.weights();
+  for (const auto& [name, before] : pipeline->model().originals()) {
+    EXPECT_NE(floats(trained.at(name)), floats(std::get<Tensor>(before))) << name;
+  }
+  const std::string file = (dir_ / "trained.safetensors").string();
+  write_weights(file, pipeline->model(), trained, DType::kF32, {});
+  GenerateRequest request;
+  request.prompt = "a cat";
+  request.width = GetParam().width;
+  request.height = GetParam().height;
+  request.steps = 2;
+  const auto made = [&](Pipeline& from) {
+    return floats(generate(from, request, [](const Progress&) {}).latents);
+  };
+  Pipeline changed(pipeline->model().with_weights(stored_weights(trained, DType::kF32)));
+  const auto read = test::load_pipeline(dir_ / "model", test::tested_options(), file);
+  EXPECT_EQ(made(*read), made(changed));
+  EXPECT_GT(relative_error(made(*read), made(*pipeline)), 1e-3);
+}
+
+// Weights that are rounded in the graph are those that a quantized model has.
+TEST_P(ModelTraining, RoundsWhatItTrains) {
+  rules_.steps = 2;
+  for (const Format& format : {formats::fp8, formats::fp8_tensor, formats::mxfp8, formats::nvfp4}) {
+    SCOPED_TRACE(format.name);
+    LoadOptions options = test::tested_options();
+    options.format = format;
+    options.activations = DType::kBF16;
+    const auto pipeline = load(options);
+    rules_.mode = TrainMode::kLora;
+    Trainer adapter(pipeline->shared_model(), examples(*pipeline), rules_);
+    rules_.mode = TrainMode::kQat;
+    Trainer trainer(pipeline->shared_model(), examples(*pipeline), rules_);
+    const double loss = adapter.step().loss;  // an adapter begins with nothing
+    EXPECT_NEAR(trainer.step().loss, loss, 1e-3 * loss);
+  }
+  const auto plain = load();
+  EXPECT_THAT(error_of([&] { Trainer(plain->shared_model(), examples(*plain), rules_); }),
+              HasSubstr("precision"));
+}
+
+// Through rounding, from pictures or from the model before it was rounded.
+TEST_P(ModelTraining, LearnsThroughRounding) {
+  HT_SKIP_WHERE_SANITIZED();
+  LoadOptions options = test::tested_options();
+  options.format = formats::nvfp4;
+  options.activations = DType::kBF16;
+  const auto pipeline = load(options);
+  const auto data = examples(*pipeline);
+  rules_.mode = TrainMode::kQat;
+  rules_.steps = 16;
+  const auto sum = [&](bool teacher, float rate) {
+    rules_.teacher = teacher;
+    rules_.optimizer.learning_rate = rate;
+    Trainer trainer(pipeline->shared_model(), data, rules_);
+    const auto all = losses(trainer);
+    return mean_of(all, 8, 16);
+  };
+  const double pictures = sum(false, 0), rounding = sum(true, 0);
+  EXPECT_LT(rounding, 0.5 * pictures) << "the teacher does not know the pictures";
+  EXPECT_GT(rounding, 0);
+  EXPECT_LT(sum(false, 1e-3f), 0.97 * pictures);
+  EXPECT_LT(sum(true, 3e-5f), 0.97 * rounding);
+}
+
+TEST_P(ModelTraining, WrongRulesNameTheirField) {
   const auto pipeline = load();
   const auto model = pipeline->shared_model();
-  EXPECT_THAT(error_of([&] { LoraTrainer(model, {}, rules_); }), HasSubstr("data"));
+  EXPECT_THAT(error_of([&] { Trainer(model, {}, rules_); }), HasSubstr("data"));
   const auto data = examples(*pipeline);
   rules_.targets = {"nothing.*"};
-  EXPECT_THAT(error_of([&] { LoraTrainer(model, data, rules_); }), HasSubstr("targets"));
+  EXPECT_THAT(error_of([&] { Trainer(model, data, rules_); }), HasSubstr("targets"));
   rules_.targets = {};
   rules_.rank = 0;
-  EXPECT_THAT(error_of([&] { LoraTrainer(model, data, rules_); }), HasSubstr("rank"));
+  EXPECT_THAT(error_of([&] { Trainer(model, data, rules_); }), HasSubstr("rank"));
 }
 
 }  // namespace
