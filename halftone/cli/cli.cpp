@@ -86,7 +86,7 @@ int run(int argc, const char* const* argv, const Context& process) {
   add_train(app, context);
   add_compare(app, context);
   add_convert(app, context);
-  refuse_empty_values(app);
+  refuse_odd_values(app);
   try {
     std::vector<std::string> arguments = arguments_of(app, argc, argv);
     std::reverse(arguments.begin(), arguments.end());  // the parser takes them from the back

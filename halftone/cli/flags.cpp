@@ -16,6 +16,19 @@ bool is_whole_number(std::string_view text, T& value) {
   return failed == std::errc() && end == text.data() + text.size() && !text.empty();
 }
 
+// A flag whose numbers are whole has a range of them.
+bool takes_whole_numbers(const CLI::Option& option) {
+  return option.get_type_name().find("INT in [") != std::string::npos;
+}
+
+std::string why_not_decimal(const std::string& text) {
+  const std::string_view digits = std::string_view(text).substr(text.starts_with('-') ? 1 : 0);
+  const bool decimal =
+      !digits.empty() && digits.find_first_not_of("0123456789") == std::string_view::npos;
+  if (decimal && (digits.size() == 1 || digits[0] != '0')) return {};
+  return fmt::format("'{}' is not a whole number in decimal digits", printable(text));
+}
+
 }  // namespace
 
 CLI::Validator finite_number(double least, double most) {
@@ -86,10 +99,11 @@ std::pair<int64_t, int64_t> parse_size(const std::string& text) {
   return {width, height};
 }
 
-void refuse_empty_values(CLI::App& app) {
+void refuse_odd_values(CLI::App& app) {
   for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {
-    refuse_empty_values(*command);
+    refuse_odd_values(*command);
     for (CLI::Option* option : command->get_options()) {
+      if (takes_whole_numbers(*option)) option->check(why_not_decimal);
       const std::string name = option->get_name();
       const bool may_be = name == "--prompt" || name == "--negative" || name == "prompt" ||
                           name == "prompts" || option->get_items_expected_min() == 0;

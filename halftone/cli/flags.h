@@ -1,5 +1,6 @@
 // Values of flags, checked where they are read. The library behind the command line takes NaN for
-// a number in any range, "-1" for the largest seed, and an empty value for none at all.
+// a number in any range, "-1" for the largest seed, "010" for 8, and an empty value for none at
+// all.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -21,8 +22,9 @@ std::pair<int64_t, int64_t> parse_size(const std::string& text);  // "640x480"
 // "2G", "512MiB" or a number of bytes; an Error that names the flag otherwise.
 int64_t parse_bytes(const std::string& text, const char* flag);
 
-// Every value of every command must be there, except those that may well be empty: prompts.
-void refuse_empty_values(CLI::App& app);
+// Every value of every command must be there, except those that may well be empty: prompts. Whole
+// numbers are decimal.
+void refuse_odd_values(CLI::App& app);
 // The arguments after the program's name, with "--flag=" as two: the flag and an empty value. The
 // library would take the next argument for the value.
 std::vector<std::string> arguments_of(const CLI::App& app, int argc, const char* const* argv);

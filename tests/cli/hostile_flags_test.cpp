@@ -5,6 +5,7 @@
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <thread>
 
 #include "halftone/io/png.h"
@@ -62,6 +63,10 @@ TEST_F(CliHostile, ValuesThatAreNoneAreRefused) {
       {{"generate", "x", "--threshold", "-nan"}, "--threshold"},
       {{"generate", "x", "--steps", "99999999999999999999"}, "--steps"},
       {{"generate", "x", "--count", "-1"}, "--count"},
+      {{"generate", "x", "--steps", "0x10"}, "--steps: '0x10' is not a whole number"},
+      {{"generate", "x", "--steps", "010"}, "--steps: '010' is not a whole number"},
+      {{"generate", "x", "--steps", "+4"}, "--steps: '+4' is not a whole number"},
+      {{"generate", "x", "--batch", " 4"}, "--batch: ' 4' is not a whole number"},
       {{"generate", "x", "--size", "24x16x"}, "--size"},
       {{"generate", "x", "--size", "-24x16"}, "--size"},
       {{"generate", "x", "--size", "24x99999999999999999999"}, "--size"},
@@ -80,6 +85,26 @@ TEST_F(CliHostile, ValuesThatAreNoneAreRefused) {
     expect_one_line(result, 2, flag);
   }
   EXPECT_FALSE(fs::exists(out));
+}
+
+// The largest number that each flag takes, in other digits.
+TEST_F(CliHostile, WholeNumbersOfEveryFlagAreDecimal) {
+  const std::regex flag(R"((--[a-z-]+) [A-Z]+:INT in \[\d+ - (\d+)\])");
+  int flags = 0;
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"generate"}, {"sheet"}, {"compare"}, {"quantize"}, {"train"}, {"bench", "block"}}) {
+    std::vector<std::string> asked = command;
+    asked.emplace_back("--help");
+    const std::string help = run(asked).out;
+    for (std::sregex_iterator at(help.begin(), help.end(), flag), end; at != end; ++at, ++flags) {
+      for (const char* digits : {"0x{:x}", "0{:o}"}) {
+        asked.back() =
+            (*at)[1].str() + "=" + fmt::format(fmt::runtime(digits), std::stoi((*at)[2]));
+        expect_one_line(run(asked), 2, "is not a whole number in decimal digits");
+      }
+    }
+  }
+  EXPECT_GT(flags, 20);
 }
 
 TEST_F(CliHostile, AnEmptyValueIsNotTheDefault) {
