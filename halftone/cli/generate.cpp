@@ -93,6 +93,7 @@ void check_outputs(const GenerateOptions& options) {
   inputs.emplace_back(options.noise);
   for (int i = 0; i < options.count; ++i) check_not_inputs({output_name(options, i)}, inputs);
   check_not_inputs({options.save_latents}, inputs);
+  check_png_name(options.output, "--output");
 }
 
 // Writes pictures, and latents where they are asked for, one after the other.

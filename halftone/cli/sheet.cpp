@@ -14,6 +14,7 @@
 #include "halftone/cli/progress_bar.h"
 #include "halftone/io/output.h"
 #include "halftone/io/picture.h"
+#include "halftone/io/png.h"
 #include "halftone/quantize/metrics.h"
 
 namespace halftone::cli {
@@ -143,6 +144,7 @@ void run_sheet(const SheetFlags& options, const Context& context) {
   auto inputs = inputs_of(options.model);
   inputs.emplace_back(options.file);
   check_not_inputs({options.output}, inputs);
+  check_png_name(options.output, "--output");
   if (options.before && options.model.loras.empty()) {
     throw Error(ErrorCode::kUsage, "--before", "is what an adapter is shown beside: give --lora");
   }

@@ -2,6 +2,8 @@
 
 #include <png.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -71,6 +73,21 @@ std::vector<uint8_t> to_rgb(const Tensor& image) {
 void write_png(const std::filesystem::path& path, const Tensor& image, const PngText& text) {
   HT_ASSERT(image.shape().rank() == 3 && image.shape()[0] == 3 && image.dtype() == DType::kF32);
   write_png(path, {image.shape()[2], image.shape()[1], to_rgb(image), text});
+}
+
+void check_png_name(const std::filesystem::path& path, const char* field) {
+  // Not "-" or "cat-1.5", and not a pipe or a device, which may be called anything.
+  std::string kind = path.extension().string();
+  std::transform(kind.begin(), kind.end(), kind.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::error_code ignored;
+  const auto status = std::filesystem::status(path, ignored);
+  const bool in_place =
+      std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
+  const bool named = kind.size() > 1 && std::isalpha(static_cast<unsigned char>(kind[1])) != 0;
+  if (in_place || !named || kind == ".png") return;
+  throw Error(ErrorCode::kUsage, field, "'{}': pictures are PNG, and are called .png",
+              printable(path.string()));
 }
 
 std::vector<uint8_t> encode_png(const Tensor& image) {

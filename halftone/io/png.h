@@ -24,6 +24,9 @@ void write_png(const std::filesystem::path& path, const PngImage& image);
 // image F32 [3, H, W], -1 to 1; what lies outside is cut off.
 void write_png(const std::filesystem::path& path, const Tensor& image, const PngText& text);
 
+// An Error that names the field where the name of a file promises another kind of picture.
+void check_png_name(const std::filesystem::path& path, const char* field);
+
 // The file's bytes instead.
 std::vector<uint8_t> encode_png(const Tensor& image);
 

@@ -146,6 +146,21 @@ TEST_F(CliHostile, OutputsAreCheckedBeforeTheWork) {
   EXPECT_EQ(names(), (std::vector<std::string>{"folder", "model"}));
 }
 
+TEST_F(CliHostile, APictureIsNotCalledWhatItIsNot) {
+  for (const char* name : {"x.jpg", "x.JPEG", "x.webp", "x.png.tiff"}) {
+    expect_one_line(generate({"x", "-o", path(name)}), 2, "--output: '" + path(name));
+    expect_one_line(run({"sheet", "x", "--model", path("model"), "-o", path(name)}), 2,
+                    "pictures are PNG");
+  }
+  EXPECT_EQ(names(), std::vector<std::string>{"model"});
+  for (const char* name : {"x.png", "x.PNG", "x", "x-1.5"}) {
+    EXPECT_EQ(generate({"x", "-o", path(name)}).code, 0);
+    EXPECT_EQ(read_png(dir_ / name).width, 24);
+  }
+  fs::create_symlink("/dev/null", dir_ / "null.jpg");
+  EXPECT_EQ(generate({"x", "-o", path("null.jpg")}).code, 0);
+}
+
 TEST_F(CliHostile, APictureGoesIntoAPipeADeviceOrStandardOutput) {
   const Result result = generate({"x", "-o", "-"});
   ASSERT_EQ(result.code, 0) << result.err;
