@@ -30,25 +30,41 @@ std::string name_of_command(const CLI::App& app) {
   return commands.empty() ? "halftone" : "halftone " + commands[0]->get_name();
 }
 
-// Nobody is there to read what is printed: it was closed from the start, or by now.
-bool nobody_reads(int error) { return error == EBADF || error == EPIPE; }
+// The one that was asked for, "block" of "halftone bench block".
+const CLI::App& innermost_command(const CLI::App& app) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands()[0];
+  return *command;
+}
+
+// Whether what is printed is what was asked for: there is no file, or JSON was wanted.
+bool result_is_printed(const CLI::App& app) {
+  const CLI::App& command = innermost_command(app);
+  const CLI::Option* json = command.get_option_no_throw("--json");
+  return command.get_option_no_throw("--output") == nullptr ||
+         (json != nullptr && json->count() > 0);
+}
+
+// What could not be printed is not missed: readers may go when they have seen enough, and a report
+// on a file may have none from the start.
+bool nobody_needs(int error, bool is_result) {
+  return error == EPIPE || (error == EBADF && !is_result);
+}
 
 // What lies below names a field where the command line has a flag: max_memory is --max-memory.
 std::string with_flag(const Error& error, const CLI::App& app) {
-  const CLI::App* command = &app;
-  while (!command->get_subcommands().empty()) command = command->get_subcommands()[0];
   std::string flag = "--" + error.where();
   std::replace(flag.begin(), flag.end(), '_', '-');
   const std::string text = error.what();
-  const bool known = command->get_option_no_throw(flag) != nullptr;
+  const bool known = innermost_command(app).get_option_no_throw(flag) != nullptr;
   return known ? flag + text.substr(error.where().size()) : text;
 }
 
 // What was printed may still be in a buffer, and the disk behind it full.
-int check_stdout() {
+int check_stdout(bool is_result) {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout) return kDone;
-  if (nobody_reads(errno)) return kDone;
+  if (nobody_needs(errno, is_result)) return kDone;
   // What failed before is not known any more.
   print_note("halftone: standard output: cannot write to it{}{}\n", errno != 0 ? ": " : "",
              errno != 0 ? std::strerror(errno) : "");
@@ -91,12 +107,12 @@ int run(int argc, const char* const* argv, const Context& process) {
     std::vector<std::string> arguments = arguments_of(app, argc, argv);
     std::reverse(arguments.begin(), arguments.end());  // the parser takes them from the back
     app.parse(std::move(arguments));
-    return check_stdout();
+    return check_stdout(result_is_printed(app));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
       app.exit(error);  // --help and --version
       std::cout.flush();
-      return check_stdout();
+      return check_stdout(true);
     }
     std::string message = error.what();
     if (app.get_subcommands().empty() && argc > 1) {
@@ -121,7 +137,7 @@ int run(int argc, const char* const* argv, const Context& process) {
                error.code().message());
     return kFailed;
   } catch (const std::system_error& error) {  // how fmt::print says that it could not
-    if (nobody_reads(error.code().value())) return kDone;
+    if (nobody_needs(error.code().value(), result_is_printed(app))) return kDone;
     print_note("{}: standard output: cannot write to it: {}\n", name_of_command(app),
                error.code().message());
     return kFailed;

@@ -185,6 +185,21 @@ TEST_F(CliHostile, BrokenStandardStreamsAreNoCrash) {
     EXPECT_EQ(shell(command + std::string(" >/dev/full") + quiet), 1) << command;
     EXPECT_THAT(test::read_file(dir_ / "stderr.txt"), HasSubstr("standard output: cannot write"));
   }
+  // Where there is nothing but what is printed, that must have been possible. A reader may go.
+  const std::string file = path("model/transformer/diffusion_pytorch_model.safetensors");
+  const std::string printed[] = {"inspect " + file,
+                                 "inspect --json " + file,
+                                 "info",
+                                 "info --json",
+                                 "--version",
+                                 "--help",
+                                 "train --help",
+                                 "quantize -f fp8 --json -o " + path("q.safetensors") + " " + file};
+  for (const std::string& command : printed) {
+    EXPECT_EQ(shell(command + " >&-" + quiet), 1) << command;
+    EXPECT_THAT(test::read_file(dir_ / "stderr.txt"), HasSubstr("standard output: cannot write"));
+    EXPECT_EQ(shell(command + quiet + " | true"), 0) << command;
+  }
   // What is opened next must not become standard output.
   EXPECT_EQ(shell("generate x --device cpu --steps 1 --size 24x16 --model " + path("model") +
                   " -o " + path("y.png") + " >&- 2>&-"),
