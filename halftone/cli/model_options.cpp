@@ -131,11 +131,18 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
 }
 
 void add_scheduler_option(CLI::App& command, std::string& scheduler) {
-  std::vector<std::string> names;
-  for (const SchedulerChoice& choice : scheduler_choices()) names.emplace_back(choice.name);
+  std::vector<std::string> names, flow, others;
+  for (const SchedulerChoice& choice : scheduler_choices()) {
+    names.emplace_back(choice.name);
+    if (choice.flow) flow.emplace_back(choice.name);
+    if (choice.diffusion) others.emplace_back(choice.name);
+  }
   command
       .add_option("--scheduler", scheduler,
-                  fmt::format("The sampler (default: the model's): {}", fmt::join(names, ", ")))
+                  fmt::format("The sampler (default: the model's). Of flow models, which Z-Image "
+                              "and FLUX.2 are: {}; of models that predict noise, v or the sample: "
+                              "{}",
+                              fmt::join(flow, ", "), fmt::join(others, ", ")))
       ->type_name("NAME")
       ->check(CLI::IsMember(names));
 }

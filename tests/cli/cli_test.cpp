@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "tests/cli/process.h"
 
@@ -32,6 +33,18 @@ TEST_F(Cli, HelpOfEveryCommandTeachesIt) {
   }
   EXPECT_THAT(run({"quantize", "--help"}).out,
               HasSubstr("halftone quantize model.safetensors --format fp8 -o"));
+}
+
+TEST_F(Cli, HelpSaysWhichModelsTakeWhichScheduler) {
+  for (const char* command : {"generate", "sheet", "compare", "quantize"}) {
+    const std::string help =
+        std::regex_replace(run({command, "--help"}).out, std::regex("\\s+"), " ");
+    EXPECT_THAT(help, HasSubstr("flow models, which Z-Image and FLUX.2 are: flow-euler, dpm++-2m, "
+                                "dpm++-2m-sde, unipc; of models that predict noise, v or the "
+                                "sample: euler, euler-a, ddim, dpm++-2m, dpm++-2m-karras, "
+                                "dpm++-2m-sde, unipc "))
+        << command;
+  }
 }
 
 TEST_F(Cli, WrongUsageIsOneLineAndExitCode2) {
