@@ -115,6 +115,13 @@ void refuse_odd_values(CLI::App& app) {
   }
 }
 
+void refuse_given(const CLI::App& command, std::initializer_list<const char*> flags,
+                  const char* why) {
+  for (const char* flag : flags) {
+    if (command.get_option(flag)->count() > 0) throw Error(ErrorCode::kUsage, flag, "{}", why);
+  }
+}
+
 std::vector<std::string> arguments_of(const CLI::App& app, int argc, const char* const* argv) {
   std::vector<std::string> arguments;
   const CLI::App* command = nullptr;

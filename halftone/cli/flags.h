@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,9 @@ int64_t parse_bytes(const std::string& text, const char* flag);
 // Every value of every command must be there, except those that may well be empty: prompts. Whole
 // numbers are decimal.
 void refuse_odd_values(CLI::App& app);
+// An Error that names the first of these flags that was given, and says why it is of no use.
+void refuse_given(const CLI::App& command, std::initializer_list<const char*> flags,
+                  const char* why);
 // The arguments after the program's name, with "--flag=" as two: the flag and an empty value. The
 // library would take the next argument for the value.
 std::vector<std::string> arguments_of(const CLI::App& app, int argc, const char* const* argv);

@@ -112,7 +112,23 @@ FileQuantizeReport quantize_as(Dialect dialect, const QuantizeFlags& options,
   return report;
 }
 
-void run_quantize(const QuantizeFlags& options, QuantizeModelFlags& model, const Context& context) {
+// What a file alone has no use for.
+void check_needs_no_model(const CLI::App& command, const QuantizeModelFlags& model) {
+  const char* const why = "needs --model: a file alone cannot be run";
+  refuse_given(command,
+               {"--calibrate", "--budget", "--recipe", "--samples", "--minimize", "--search-points",
+                "--max-memory", "--size", "--steps", "--guidance", "--scheduler", "--seed"},
+               why);
+  if (model.certify > 0) refuse_given(command, {"--certify"}, why);
+  if (model.rounding == "compensated") refuse_given(command, {"--rounding"}, why);
+  if (model.activations == "static") refuse_given(command, {"--activations"}, why);
+  if (model.model.device.starts_with("cuda")) {
+    refuse_given(command, {"--device"}, "needs --model: a file alone is quantized on the CPU");
+  }
+}
+
+void run_quantize(const CLI::App& command, const QuantizeFlags& options, QuantizeModelFlags& model,
+                  const Context& context) {
   if (options.input.empty()) {
     model.format = options.format;
     model.output = options.output;
@@ -120,22 +136,13 @@ void run_quantize(const QuantizeFlags& options, QuantizeModelFlags& model, const
     model.exclude = options.exclude;
     model.model.threads = options.threads;
     model.json = options.json;
-    return run_quantize_model(model, context);
+    return run_quantize_model(command, model, context);
   }
   if (!model.model.model.empty()) {
     throw Error(ErrorCode::kUsage, "--model", "and a file are both given");
   }
   if (options.format.empty()) throw Error(ErrorCode::kUsage, "--format", "is needed");
-  const std::pair<const char*, bool> needs_model[] = {
-      {"--calibrate", model.calibrate},
-      {"--budget", !model.budget.empty()},
-      {"--recipe", !model.recipe.empty()},
-      {"--samples", model.samples > 0},
-      {"--rounding", model.rounding == "compensated"},
-      {"--activations", model.activations == "static"}};
-  for (const auto& [flag, given] : needs_model) {
-    if (given) throw Error(ErrorCode::kUsage, flag, "needs --model: a file alone cannot be run");
-  }
+  check_needs_no_model(command, model);
   check_dialect_holds(*find_dialect(model.dialect), *find_format(options.format));
   FileQuantizeOptions how{
       *find_format(options.format), options.include, options.exclude, {}, {}, {}};
@@ -218,7 +225,8 @@ void add_quantize(CLI::App& app, const Context& context) {
   command->add_flag("--json", options->json, "Print one JSON object instead of text");
   auto model = std::make_shared<QuantizeModelFlags>();
   add_quantize_model(*command, *model);
-  command->callback([options, model, &context] { run_quantize(*options, *model, context); });
+  command->callback(
+      [command, options, model, &context] { run_quantize(*command, *options, *model, context); });
 }
 
 }  // namespace halftone::cli

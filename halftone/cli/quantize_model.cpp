@@ -93,9 +93,32 @@ QuantizeModelOptions options_of(const QuantizeModelFlags& flags, const Context& 
   return options;
 }
 
+// Flags that would be passed over, because nothing is run that they are about.
+void check_useful(const CLI::App& command, const QuantizeModelOptions& options) {
+  if (!options.budget) {
+    refuse_given(command, {"--minimize", "--search-points"},
+                 "needs --budget, whose search it is about");
+  }
+  if (!calibrates(options)) {
+    const char* const why = "needs calibration: give --calibrate or --budget as well";
+    refuse_given(
+        command,
+        {"--samples", "--max-memory", "--size", "--steps", "--guidance", "--scheduler", "--seed"},
+        why);
+    if (options.certify > 0) refuse_given(command, {"--certify"}, why);
+  }
+  if (calibrates_as_before(options)) {
+    refuse_given(command, {"--samples", "--size", "--steps", "--guidance", "--seed"},
+                 "is as the recipe says: --calibrate with a file of prompts calibrates anew");
+  }
+}
+
 }  // namespace
 
-void run_quantize_model(const QuantizeModelFlags& flags, const Context& context) {
+void run_quantize_model(const CLI::App& command, const QuantizeModelFlags& flags,
+                        const Context& context) {
+  const QuantizeModelOptions options = options_of(flags, context);
+  check_useful(command, options);
   std::optional<ProgressBar> bar;
   std::string shown;  // the stage that the bar is of
   QuantizeModelEvents events;
@@ -112,8 +135,7 @@ void run_quantize_model(const QuantizeModelFlags& flags, const Context& context)
     if (bar) bar->clear();
     print_note("halftone quantize: {}\n", line);
   };
-  const ModelQuantizeResult result =
-      quantize_model(*context.engine, options_of(flags, context), events);
+  const ModelQuantizeResult result = quantize_model(*context.engine, options, events);
   flags.json ? print_json(to_json(result)) : print_text(result);
 }
 

@@ -20,6 +20,7 @@ struct QuantizeModelFlags {
 };
 
 void add_quantize_model(CLI::App& command, QuantizeModelFlags& flags);
-void run_quantize_model(const QuantizeModelFlags& flags, const Context& context);
+void run_quantize_model(const CLI::App& command, const QuantizeModelFlags& flags,
+                        const Context& context);
 
 }  // namespace halftone::cli

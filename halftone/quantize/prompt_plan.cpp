@@ -63,8 +63,8 @@ Sampling sampling_of(const SamplingChoice& choice, const Sampling& usual) {
 
 PromptPlan plan_prompts(const QuantizeModelOptions& options, const Sampling& usual) {
   PromptPlan plan;
-  const bool again = options.recipe && options.recipe->calibrated && options.prompts.empty();
-  again ? plan_again(*options.recipe, plan) : plan_anew(options, usual, plan);
+  calibrates_as_before(options) ? plan_again(*options.recipe, plan)
+                                : plan_anew(options, usual, plan);
   const std::vector<std::string>& seen = plan.calibration.prompts;
   plan.certified = unseen(plan.certified, seen);
   if (plan.certified.empty()) plan.certified = unseen(usual_prompt_sets().certificate, seen);

@@ -19,6 +19,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+bool asks_to_compensate(const QuantizeModelOptions& o) {
+  return o.rounding == Rounding::kCompensated ||
+         (!o.rounding && o.recipe && o.recipe->rounding == Rounding::kCompensated);
+}
+
 class ModelQuantizer {
  public:
   ModelQuantizer(Engine& engine, const QuantizeModelOptions& options,
@@ -75,14 +80,11 @@ class ModelQuantizer {
   void choose_way() {
     const bool again = options_.recipe.has_value();
     format_ = again ? options_.recipe->recipe.format : *options_.format;
-    const bool compensated =
-        options_.rounding == Rounding::kCompensated ||
-        (!options_.rounding && again && options_.recipe->rounding == Rounding::kCompensated);
-    calibrates_ = options_.calibrate || options_.budget || compensated ||
-                  options_.activations == InputScales::kStatic;
+    calibrates_ = calibrates(options_);
     const bool usual = calibrates_ && !options_.rounding && !again;
-    rounding_ = (usual && format_.tile_rows == 1) || compensated ? Rounding::kCompensated
-                                                                 : Rounding::kNearest;
+    rounding_ = (usual && format_.tile_rows == 1) || asks_to_compensate(options_)
+                    ? Rounding::kCompensated
+                    : Rounding::kNearest;
   }
 
   LoadedModel load(const std::string& precision, const std::string& compile) const {
@@ -406,6 +408,14 @@ class ModelQuantizer {
 };
 
 }  // namespace
+
+bool calibrates(const QuantizeModelOptions& o) {
+  return o.calibrate || o.budget || asks_to_compensate(o) || o.activations == InputScales::kStatic;
+}
+
+bool calibrates_as_before(const QuantizeModelOptions& o) {
+  return calibrates(o) && o.recipe && o.recipe->calibrated && o.prompts.empty();
+}
 
 std::string to_text(const BudgetOutcome& budget) {
   return fmt::format("the budget, a velocity cosine of {}, is {}: {} {:.6f}", budget.asked,

@@ -51,6 +51,11 @@ struct QuantizeModelOptions {
   int64_t max_memory = 0;  // of inputs' moments; 0: half of what is available
 };
 
+// Whether prompts are run at all: someone wants what is seen then.
+bool calibrates(const QuantizeModelOptions& options);
+// On a recipe's own prompts, as it was made.
+bool calibrates_as_before(const QuantizeModelOptions& options);
+
 // What the caller is told meanwhile. Any of them may be empty.
 struct QuantizeModelEvents {
   struct Stage {

@@ -56,6 +56,13 @@ TEST_F(Cli, WrongUsageIsOneLineAndExitCode2) {
   expect_one_line(run({"quantize", "x", "-o", "y"}), 2, "--format: is needed");
   expect_one_line(run({"quantize", "x", "-o", "y", "--format", "fp8", "--budget", "auto"}), 2,
                   "--budget: needs --model");
+  for (const std::string flag :
+       {"--samples=4", "--minimize=time", "--search-points=8", "--max-memory=1G", "--certify=4",
+        "--size=16x16", "--steps=3", "--guidance=1", "--scheduler=unipc", "--seed=1",
+        "--device=cuda", "--rounding=compensated", "--activations=static"}) {
+    expect_one_line(run({"quantize", "x", "-o", "y", "--format", "fp8", flag}), 2,
+                    flag.substr(0, flag.find('=')) + ": needs --model");
+  }
   expect_one_line(run({"quantize", "x", "-o", "y", "--format", "fp3"}), 2, "fp3");
   expect_one_line(run({"quantize", "x", "-o", "y", "--format", "fp8", "--threads", "0"}), 2,
                   "--threads");

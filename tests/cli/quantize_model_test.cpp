@@ -327,6 +327,41 @@ TEST_F(CliQuantizeModel, WrongUsageIsOneLine) {
   EXPECT_FALSE(fs::exists(path("x")));
 }
 
+TEST_F(CliQuantizeModel, WhatNeedsCalibrationSaysSo) {
+  const std::pair<std::string, std::string> about_calibration[] = {
+      {"--samples", "4"}, {"--max-memory", "1G"}, {"--certify", "8"},       {"--size", "24x16"},
+      {"--steps", "3"},   {"--guidance", "2"},    {"--scheduler", "unipc"}, {"--seed", "0"}};
+  for (const auto& [flag, value] : about_calibration) {
+    expect_one_line(quantize({"-f", "fp8", flag, value, "-o", path("x")}), 2,
+                    flag + ": needs calibration: give --calibrate or --budget");
+  }
+  for (const std::string flag : {"--minimize=both", "--search-points=8"}) {
+    const std::string name = flag.substr(0, flag.find('='));
+    for (const char* calibrate : {"--json", "--calibrate"}) {
+      expect_one_line(quantize({"-f", "fp8", flag, calibrate, "-o", path("x")}), 2,
+                      name + ": needs --budget");
+    }
+  }
+  EXPECT_FALSE(fs::exists(path("x")));
+  // There will be no certificate, as was asked for.
+  EXPECT_EQ(quantize({"-f", "fp8", "--certify", "0", "-o", path("plain")}).code, 0);
+}
+
+TEST_F(CliQuantizeModel, ARecipesOwnCalibrationIsNotChanged) {
+  ASSERT_EQ(calibrated("fp8", "one", {"--certify", "0"}).code, 0);
+  const std::string recipe = path("one/recipe.toml");
+  for (const std::string flag : {"--samples=4", "--size=24x16", "--steps=2", "--seed=7"}) {
+    const std::string name = flag.substr(0, flag.find('='));
+    for (const char* calibrate : {"--json", "--calibrate"}) {
+      expect_one_line(quantize({"--recipe", recipe, flag, calibrate, "-o", path("x")}), 2,
+                      name + ": is as the recipe says");
+    }
+  }
+  const Result anew = quantize({"--recipe", recipe, "--calibrate", path("prompts.txt"), "--size",
+                                "24x16", "--steps", "2", "--certify", "0", "-o", path("x")});
+  EXPECT_EQ(anew.code, 0) << anew.err;
+}
+
 TEST_F(CliQuantizeModel, AnOutputThatCannotBeWrittenIsToldBeforeAnythingRuns) {
   const auto refused = [&](const std::string& out, const std::string& reason) {
     for (const auto& how : {std::vector<std::string>{"--calibrate"}, {}}) {
