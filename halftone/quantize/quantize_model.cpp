@@ -40,6 +40,9 @@ class ModelQuantizer {
     plan_.calibration.threads = threads_;
     if (!plan_.note.empty()) note(plan_.note);
     check_selects(base_recipe());
+    if (options_.budget) {
+      check_budget(*original_.model, base_recipe(), candidates(), *options_.budget);
+    }
     choose_rounding();
     try {
       if (calibrates_) run_calibration();
@@ -262,16 +265,20 @@ class ModelQuantizer {
     return tried;
   }
 
-  SearchInput search_input(Pipeline& model, const QuantizeRecipe& base) {
+  std::vector<Candidate> candidates() const {
     std::vector<Candidate> candidates;
     for (const Format& format : considered()) {
       candidates.push_back({format, true});
       candidates.push_back({format, false});
     }
+    return candidates;
+  }
+
+  SearchInput search_input(Pipeline& model, const QuantizeRecipe& base) {
     return {model,
             calibration_,
             base,
-            candidates,
+            candidates(),
             options_.minimize,
             *options_.budget,
             rounder_->function(),

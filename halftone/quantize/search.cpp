@@ -31,21 +31,30 @@ bool takes(const Format& format, const Shape& shape) {
   return format.span != ScaleSpan::kBlock || shape[1] % format.block == 0;
 }
 
-std::vector<SearchGroup> groups_of(const SearchInput& input,
+// Linears that a format is chosen for, as far as shapes and the recipe tell.
+std::vector<LinearInfo> linears_of(const Model& model, const QuantizeRecipe& base,
                                    const std::vector<Candidate>& candidates) {
-  std::map<int, SearchGroup> groups;
-  for (const LinearInfo& linear : input.model.model().linears()) {
+  std::vector<LinearInfo> found;
+  for (LinearInfo& linear : model.linears()) {
     const auto matches = [&](const std::string& p) { return glob_match(p, linear.weight); };
-    const auto& include = input.base.include;
+    const auto& include = base.include;
     if (!include.empty() && std::none_of(include.begin(), include.end(), matches)) continue;
     const auto keeps = [&](const auto& keep) { return glob_match(keep.pattern, linear.weight); };
-    if (std::any_of(input.base.keep.begin(), input.base.keep.end(), keeps)) continue;
-    const auto seen = input.calibration.inputs.find(linear.weight);
-    if (seen != input.calibration.inputs.end() && !seen->second.finite()) continue;  // kept
+    if (std::any_of(base.keep.begin(), base.keep.end(), keeps)) continue;
     const bool fits = std::all_of(candidates.begin(), candidates.end(), [&](const Candidate& c) {
       return takes(c.format, linear.shape);
     });
-    if (!fits) continue;
+    if (fits) found.push_back(std::move(linear));
+  }
+  return found;
+}
+
+std::vector<SearchGroup> groups_of(const SearchInput& input,
+                                   const std::vector<Candidate>& candidates) {
+  std::map<int, SearchGroup> groups;
+  for (const LinearInfo& linear : linears_of(input.model.model(), input.base, candidates)) {
+    const auto seen = input.calibration.inputs.find(linear.weight);
+    if (seen != input.calibration.inputs.end() && !seen->second.finite()) continue;  // kept
     SearchGroup& group = groups[linear.group];
     group.weights.push_back(linear.weight);
     group.bytes.resize(candidates.size(), 0);
@@ -79,6 +88,10 @@ TradeOff point_of(const std::vector<SearchGroup>& groups, std::vector<int> choic
   return point;
 }
 
+[[noreturn]] void refuse_bytes(int64_t bytes, int64_t least) {
+  throw Error(ErrorCode::kUsage, "budget", "{} bytes are fewer than the least, {}", bytes, least);
+}
+
 // The first point that keeps the budget when losses are `factor` times what was predicted.
 const TradeOff* pick(const std::vector<TradeOff>& curve, const Budget& budget, double factor) {
   if (budget.bytes) {
@@ -106,10 +119,7 @@ bool choose(const SearchInput& input, const Budget& budget, SearchResult& result
   for (int round = 0; round < kMostRounds; ++round) {
     const TradeOff* point = pick(result.curve, budget, factor);
     if (point == nullptr) {
-      if (budget.bytes) {
-        throw Error(ErrorCode::kUsage, "budget", "{} bytes are fewer than the least, {}",
-                    *budget.bytes, result.curve[0].bytes);
-      }
+      if (budget.bytes) refuse_bytes(*budget.bytes, result.curve[0].bytes);
       point = &result.curve.back();
     }
     const bool any = std::any_of(point->choice.begin(), point->choice.end(),
@@ -332,6 +342,20 @@ SearchResult search_formats(const SearchInput& input, const ProgressFn& progress
                                     : fmt::format("{} bytes", *input.budget.bytes));
   }
   return result;
+}
+
+void check_budget(const Model& model, const QuantizeRecipe& base,
+                  const std::vector<Candidate>& candidates, const Budget& budget) {
+  if (!budget.bytes) return;
+  int64_t least = 0;
+  for (const LinearInfo& linear : linears_of(model, base, candidates)) {
+    int64_t bytes = bytes_in(formats::bf16, linear.shape);
+    for (const Candidate& candidate : candidates) {
+      bytes = std::min(bytes, bytes_in(candidate.format, linear.shape));
+    }
+    least += bytes;
+  }
+  if (*budget.bytes < least) refuse_bytes(*budget.bytes, least);
 }
 
 bool choose_again(const SearchInput& input, double cosine, SearchResult& result) {

@@ -101,6 +101,9 @@ struct SearchInput {
   std::string fingerprint;
 };
 SearchResult search_formats(const SearchInput& input, const ProgressFn& progress);
+// An Error where the budget's bytes hold no choice at all, which shapes tell before anything runs.
+void check_budget(const Model& model, const QuantizeRecipe& base,
+                  const std::vector<Candidate>& candidates, const Budget& budget);
 // Chooses for another cosine from the losses that were measured, and measures the choice. False,
 // and nothing is changed, where no choice that quantizes anything is nearer to it.
 bool choose_again(const SearchInput& input, double cosine, SearchResult& result);

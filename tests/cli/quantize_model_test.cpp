@@ -4,6 +4,7 @@
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 #include <thread>
 
@@ -172,6 +173,23 @@ TEST_F(CliQuantizeModel, ABudgetIsKeptAndTheCurveShown) {
   }
   EXPECT_GT(better, 0);  // or it is not worth its time
   EXPECT_THAT(bytes_of("out/recipe.toml"), HasSubstr("format = \"nvfp4-4over6\""));
+}
+
+TEST_F(CliQuantizeModel, ABudgetBelowTheLeastIsRefusedBeforeTheWork) {
+  // So many steps that the work would not end within the test.
+  const auto with = [&](const std::string& bytes, const std::string& steps) {
+    return quantize({"-f", "nvfp4", "--calibrate", path("prompts.txt"), "--size", "24x16",
+                     "--steps", steps, "--budget", "bytes=" + bytes, "--certify", "0", "--samples",
+                     steps == "1000" ? "100000" : "1", "-o", path("x"), "--json"});
+  };
+  const Result refused = with("1000", "1000");
+  expect_one_line(refused, 2, "--budget: 1000 bytes are fewer than the least, ");
+  // The least itself is enough.
+  std::smatch least;
+  ASSERT_TRUE(std::regex_search(refused.err, least, std::regex("least, ([0-9]+)")));
+  const Result result = with(least[1], "1");
+  ASSERT_EQ(result.code, 0) << result.err;
+  expect_one_line(with(std::to_string(std::stoll(least[1]) - 1), "1000"), 2, "--budget: ");
 }
 
 TEST_F(CliQuantizeModel, ABudgetIsHeldToTheCertificate) {
