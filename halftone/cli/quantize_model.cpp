@@ -63,7 +63,8 @@ QuantizeModelOptions options_of(const QuantizeModelFlags& flags, const Context& 
   QuantizeModelOptions options;
   read_formats(flags, options);
   options.model = spec_of(flags.model, context);
-  if (!options.model.path.empty() && !is_folder(options.model.path)) {
+  if (!options.model.path.empty() && path_exists(options.model.path) &&
+      !is_folder(options.model.path)) {
     throw Error(ErrorCode::kUsage, "--model",
                 "'{}' is no folder; for a single file: halftone quantize FILE --format F -o OUT",
                 printable(options.model.path));

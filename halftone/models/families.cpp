@@ -108,9 +108,15 @@ const Family& check_runs(const Family& family, const fs::path& path) {
 }
 
 const Family& family_of_folder(const fs::path& folder) {
-  if (!path_exists(folder)) throw Error(ErrorCode::kNotFound, folder.string(), "no such model");
+  if (!path_exists(folder)) throw Error(ErrorCode::kNotFound, folder.string(), "no such folder");
+  if (!path_exists(folder / "model_index.json")) {
+    throw Error(ErrorCode::kNotFound, folder.string(),
+                "has no model_index.json, which a model folder in diffusers layout has");
+  }
   const auto pipeline = pipeline_of(folder);
-  if (!pipeline) refuse(folder, "is not a known family: model_index.json names no pipeline");
+  if (!pipeline) {
+    refuse(folder, "is not a known family: model_index.json names no pipeline ('_class_name')");
+  }
   for (const Family& family : families()) {
     const auto& names = family.pipelines;
     if (std::find(names.begin(), names.end(), *pipeline) != names.end()) {
@@ -137,7 +143,10 @@ std::span<const Family> families() {
 }
 
 FoundModel find_model(const fs::path& path, const fs::path& base) {
-  if (!path_exists(path)) throw Error(ErrorCode::kNotFound, path.string(), "no such model");
+  if (!path_exists(path)) {
+    throw Error(ErrorCode::kNotFound, path.string(),
+                "no such model: there is no such folder or file");
+  }
   if (is_folder(path)) {
     if (!base.empty()) {
       throw Error(ErrorCode::kUsage, "base", "is for a model that is a single file");

@@ -65,7 +65,9 @@ void check(const QuantizeModelOptions& o) {
   if (o.output.empty()) throw Error(ErrorCode::kUsage, "output", "is needed");
   if (!o.model.path.empty()) {
     if (!is_folder(o.model.path)) {
-      throw Error(ErrorCode::kUsage, "model", "'{}' is no folder", printable(o.model.path));
+      throw Error(ErrorCode::kUsage, "model", "{} '{}'",
+                  path_exists(o.model.path) ? "needs a folder, not" : "there is no folder",
+                  printable(o.model.path));
     }
     check_apart(o.output, o.model.path);
   }

@@ -200,7 +200,7 @@ TEST_F(CliGenerate, ASingleFileNeedsABase) {
   const std::string file = path("model/transformer/diffusion_pytorch_model.safetensors");
   expect_one_line(run({"generate", "--model", file, "x"}), 2, "--base: is needed");
   expect_one_line(run({"generate", "--model", file, "--base", path("nowhere"), "x"}), 1,
-                  "nowhere: no such model");
+                  "nowhere: no such folder");
   expect_one_line(run({"generate", "--model", path("noise.safetensors"), "x"}), 1,
                   "is not a known family by the names of its tensors");
   const Result result = run({"generate", "--model", file, "--base", path("model"), "x", "--size",
@@ -272,9 +272,10 @@ TEST_F(CliGenerate, CompareWritesAPageAndDataAndSaysWhatFellBack) {
 }
 
 TEST_F(CliGenerate, BadInputIsOneLine) {
-  expect_one_line(run({"generate", "--model", path("none"), "x"}), 1, "none: no such model");
-  expect_one_line(run({"generate", "--model", dir_.path().string(), "x"}), 1,
-                  "is not a known family");
+  expect_one_line(run({"generate", "--model", path("none"), "x"}), 1,
+                  "none: no such model: there is no such folder or file");
+  expect_one_line(run({"generate", "--model", path("model/vae"), "x"}), 1,
+                  "model/vae: has no model_index.json");
   expect_one_line(run({"generate", "--model", path("model")}), 2, "prompt is required");
   expect_one_line(run({"generate", "--model", path("model"), "x", "--size", "25x16"}), 2,
                   "--size: 25x16 is not allowed");

@@ -321,7 +321,9 @@ TEST_F(CliQuantizeModel, WrongUsageIsOneLine) {
   expect_one_line(quantize({"-f", "fp8", "--budget", "speed=3", "-o", path("x")}), 2, "--budget");
   expect_one_line(quantize({"-f", "fp8", "-o", path("model")}), 2, "the output is the input");
   expect_one_line(run({"quantize", "--model", path("nothing"), "-f", "fp8", "-o", path("x")}), 2,
-                  "is no folder");
+                  "--model: there is no folder '" + path("nothing"));
+  expect_one_line(run({"quantize", "--model", path("model/vae"), "-f", "fp8", "-o", path("x")}), 1,
+                  "model/vae: has no model_index.json");
   std::ofstream(path("bad.toml")) << "version = 1\nfamily = 3\n";
   expect_one_line(quantize({"--recipe", path("bad.toml"), "-o", path("x")}), 1,
                   "'family' is not a string");

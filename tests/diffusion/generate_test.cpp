@@ -319,6 +319,11 @@ TEST_F(FromFolder, EveryTensorIsAccountedFor) {
 TEST_F(FromFolder, FoldersThatAreNotWholeAreNamed) {
   open("plain");
   EXPECT_EQ(find_model(folder_).family->name, "z-image");
+  EXPECT_THAT(error_of([&] { find_model(dir_ / "none"); }),
+              HasSubstr("none: no such model: there is no such folder or file"));
+  EXPECT_THAT(error_of([&] { find_model(dir_.path()); }),
+              HasSubstr(dir_.path().string() + ": has no model_index.json"));
+  test::write_file(dir_ / "model_index.json", "{}");
   EXPECT_THAT(error_of([&] { find_model(dir_.path()); }),
               HasSubstr("is not a known family: model_index.json names no pipeline"));
   fs::remove(folder_ / "vae" / "config.json");
