@@ -68,7 +68,7 @@ GenerateRequest request_of(const SharedModel& model, const halftone_request& ask
   request.guidance = asked.guidance;
   request.seed = asked.seed;
   request.count = asked.count;
-  request.batch = std::min(asked.batch, asked.count);
+  request.batch = asked.batch;
   request.adapters = adapters_of(model, asked);
   check(request, loaded.sampling.guidance_rule);
   if (asked.max_memory < 0) {

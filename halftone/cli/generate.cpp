@@ -72,7 +72,7 @@ GenerateRequest request_of(const GenerateOptions& options, const LoadedModel& lo
     request.scheduler = with_scheduler(loaded.sampling.scheduler, options.scheduler);
   }
   request.count = options.count;
-  request.batch = std::min(options.batch, options.count);
+  request.batch = options.batch;
   if (!options.noise.empty()) request.noise = load_noise(options.noise);
   return request;
 }

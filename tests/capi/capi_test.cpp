@@ -260,6 +260,7 @@ TEST_F(CApi, WrongRequestsAreErrorsThatNameTheField) {
   refused([](auto& r) { r.guidance = std::nanf(""); }, HALFTONE_USAGE, "guidance");
   refused([](auto& r) { r.count = 0; }, HALFTONE_USAGE, "count");
   refused([](auto& r) { r.batch = 0; }, HALFTONE_USAGE, "batch");
+  refused([](auto& r) { r.batch = 65; }, HALFTONE_USAGE, "batch");  // also for one picture
   refused([](auto& r) { r.negative = "blur"; }, HALFTONE_USAGE, "negative");
   refused([](auto& r) { r.max_memory = -1; }, HALFTONE_USAGE, "max_memory");
   refused([](auto& r) { r.max_memory = 1; }, HALFTONE_OUT_OF_MEMORY, "max-memory");
