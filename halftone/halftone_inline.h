@@ -19,6 +19,13 @@ inline std::vector<std::string> lines(const char* const* texts, size_t count) {
   return std::vector<std::string>(texts, texts + count);
 }
 
+// As C has it, where a text ends at its first NUL.
+inline const char* text_in_c(const std::string& text, const char* field) {
+  if (text.find('\0') == std::string::npos) return text.c_str();
+  const std::string message = std::string(field) + ": holds a NUL byte, at which it would end";
+  throw Error(HALFTONE_USAGE, message.c_str(), field);
+}
+
 // A request as C has it; what it points to must outlive it.
 class RequestInC {
  public:
@@ -28,9 +35,9 @@ class RequestInC {
       adapters_.push_back(adapter.get());
       strengths_.push_back(strength);
     }
-    in_c.prompt = from.prompt.c_str();
-    in_c.negative = from.negative.c_str();
-    if (!from.scheduler.empty()) in_c.scheduler = from.scheduler.c_str();
+    in_c.prompt = text_in_c(from.prompt, "prompt");
+    in_c.negative = text_in_c(from.negative, "negative");
+    if (!from.scheduler.empty()) in_c.scheduler = text_in_c(from.scheduler, "scheduler");
     in_c.width = from.width;
     in_c.height = from.height;
     in_c.steps = from.steps;
@@ -89,7 +96,7 @@ inline std::span<const float> Picture::latents() const {
   return {view_.latents, count};
 }
 inline void Picture::write_png(const std::string& path) const {
-  detail::check(halftone_result_write_png(result_.get(), index_, path.c_str()));
+  detail::check(halftone_result_write_png(result_.get(), index_, detail::text_in_c(path, "path")));
 }
 
 inline Request Model::request(const std::string& prompt) const {
@@ -137,7 +144,7 @@ inline halftone_memory Model::plan(const Request& request) const {
 
 inline Adapter Model::adapter(const std::string& file) const {
   halftone_adapter* made = nullptr;
-  detail::check(halftone_adapter_load(handle_.get(), file.c_str(), &made));
+  detail::check(halftone_adapter_load(handle_.get(), detail::text_in_c(file, "file"), &made));
   Adapter adapter;
   adapter.handle_.reset(made, halftone_adapter_free);
   return adapter;
@@ -167,11 +174,11 @@ inline Engine::Engine() {
 inline Model Engine::load(const ModelOptions& options) const {
   halftone_model_options asked;
   detail::check(halftone_model_options_init(&asked, sizeof asked));
-  asked.path = options.path.c_str();
-  asked.base = options.base.c_str();
-  asked.precision = options.precision.c_str();
-  asked.device = options.device.c_str();
-  asked.compile = options.compile.c_str();
+  asked.path = detail::text_in_c(options.path, "path");
+  asked.base = detail::text_in_c(options.base, "base");
+  asked.precision = detail::text_in_c(options.precision, "precision");
+  asked.device = detail::text_in_c(options.device, "device");
+  asked.compile = detail::text_in_c(options.compile, "compile");
   asked.threads = options.threads;
   asked.strict = options.strict ? 1 : 0;
   asked.threshold = options.threshold;

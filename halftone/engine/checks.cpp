@@ -56,4 +56,19 @@ void check(const GenerateRequest& request, GuidanceRule rule) {
   }
 }
 
+void check_prompts(const JobRequest& request, const Model& model) {
+  const auto check_text = [&](const char* field, const std::string& text) {
+    try {
+      model.conditioner().tokenize(text);
+    } catch (const Error& error) {
+      if (error.where() != "prompt") throw;
+      throw Error(error.code(), field, "{}", error.message());
+    }
+  };
+  check_text("prompt", request.prompt);
+  if (is_guided(model.sampling().guidance_rule, request.guidance)) {
+    check_text("negative", request.negative);
+  }
+}
+
 }  // namespace halftone

@@ -11,4 +11,7 @@ void check(const ModelSpec& spec);
 // Of a model that is guided by this rule.
 void check(const GenerateRequest& request, GuidanceRule rule);
 
+// What a model cannot read of a request's texts: the prompt, and the negative one where it counts.
+void check_prompts(const JobRequest& request, const Model& model);
+
 }  // namespace halftone

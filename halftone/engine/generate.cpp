@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "halftone/base/error.h"
+#include "halftone/engine/checks.h"
 
 namespace halftone {
 namespace {
@@ -60,6 +61,7 @@ JobRequest job_of(const GenerateRequest& request, int64_t index) {
 
 ModelMemory plan_generate(Pipeline& pipeline, const GenerateRequest& request) {
   const Model& model = pipeline.model();
+  check_prompts(request, model);
   SamplerGraph sampler;
   sampler.jobs = std::min(request.batch, request.count);
   std::vector<std::string> prompts = {request.prompt};

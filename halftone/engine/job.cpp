@@ -6,6 +6,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/gaussian.h"
+#include "halftone/engine/checks.h"
 
 namespace halftone {
 namespace {
@@ -54,6 +55,7 @@ Job Stepper::start(const JobRequest& request) {
   for (const AdapterChoice& choice : request.adapters) {
     choice.adapter->lora().check_strength(choice.strength);
   }
+  check_prompts(request, model);
   job.guided_ = halftone::is_guided(sampling.guidance_rule, request.guidance);
   job.positive_ = pipeline_.encode(request.prompt);
   if (job.guided_) job.negative_ = pipeline_.encode(request.negative);

@@ -59,6 +59,32 @@ TEST(CppApi, ErrorsAndCallbacks) {
     EXPECT_EQ(error.status(), HALFTONE_USAGE);
     EXPECT_EQ(error.field(), "steps");
   }
+  const auto refused = [&](halftone::Request wrong, const char* field, const char* reason) {
+    try {
+      model.generate(wrong);
+      FAIL() << field;
+    } catch (const halftone::Error& error) {
+      EXPECT_EQ(error.status(), HALFTONE_USAGE);
+      EXPECT_EQ(error.field(), field);
+      EXPECT_NE(std::string(error.what()).find(field + std::string(reason)), std::string::npos)
+          << error.what();
+    }
+  };
+  const std::string cut("an apple\0 in a tree", 19), latin = "caf\xE9";
+  halftone::Request texts = small(model);
+  texts.prompt = cut;
+  refused(texts, "prompt", ": holds a NUL byte");
+  texts.prompt = latin;
+  refused(texts, "prompt", ": 'caf\\xe9' is not UTF-8");
+  texts = small(model);
+  texts.guidance = 2;
+  texts.negative = cut;
+  refused(texts, "negative", ": holds a NUL byte");
+  texts.negative = latin;
+  refused(texts, "negative", ": 'caf\\xe9' is not UTF-8");
+  texts.negative = std::string(100000, 'a');
+  refused(texts, "negative", ": 100000 bytes are more");
+  EXPECT_THROW(model.adapter(cut), halftone::Error);
   EXPECT_THROW(model.adapter("/nowhere"), halftone::Error);
   EXPECT_THROW(halftone::Model().generate(request), halftone::Error);  // never loaded
   EXPECT_THROW(halftone::Picture().write_png("x.png"), halftone::Error);

@@ -262,6 +262,8 @@ TEST_F(CliHostile, PromptsThatAreNoneAreNamed) {
         "is ");
   }
   expect_one_line(generate({"\xFF\xFE", "--json", "-o", path("x.png")}), 2, "prompt: ");
+  expect_one_line(generate({"x", "--guidance", "2", "--negative", "\xFF", "--json"}), 2,
+                  "--negative: '\\xff' is not UTF-8");
   expect_one_line(generate({std::string(100000, 'a'), "--json", "-o", path("x.png")}), 2,
                   "prompt: 100000 bytes");
 }
