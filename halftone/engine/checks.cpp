@@ -57,9 +57,12 @@ void check(const GenerateRequest& request, GuidanceRule rule) {
 }
 
 void check_prompts(const JobRequest& request, const Model& model) {
+  const Conditioner& conditioner = model.conditioner();
+  const Denoiser& denoiser = model.denoiser();
   const auto check_text = [&](const char* field, const std::string& text) {
     try {
-      model.conditioner().tokenize(text);
+      const int64_t tokens = conditioner.text_tokens(conditioner.tokenize(text));
+      denoiser.shape(denoiser.smallest_shape().latents, {&tokens, 1});
     } catch (const Error& error) {
       if (error.where() != "prompt") throw;
       throw Error(error.code(), field, "{}", error.message());

@@ -31,7 +31,7 @@ Choice choose_compile(const std::string& asked, const Backend& backend) {
 }
 
 // What a model's folder recommends, in halftone.json, over what its family usually takes.
-void read_recommended(const fs::path& base, Sampling& sampling) {
+void read_recommended(const fs::path& base, const Model& model, Sampling& sampling) {
   const fs::path file = base / "halftone.json";
   if (!path_exists(file)) return;
   const auto json = read_json_file(file);
@@ -42,6 +42,12 @@ void read_recommended(const fs::path& base, Sampling& sampling) {
   sampling.steps = static_cast<int>(read.integer("steps", sampling.steps, 1, kMostSteps));
   sampling.guidance = static_cast<float>(read.number("guidance", sampling.guidance, 0, 100));
   read.finish();
+  if (!read.has("width") && !read.has("height")) return;
+  try {
+    model.latent_shape(sampling.width, sampling.height);
+  } catch (const Error& error) {  // nobody asked for this size but the file
+    throw Error(ErrorCode::kInvalidInput, where, "'width' and 'height': {}", error.message());
+  }
 }
 
 // Everything that ran in another way than asked for.
@@ -137,7 +143,7 @@ LoadedModel Engine::load(const ModelSpec& spec) {
   }
   loaded.model = Model::load(found, how);
   loaded.sampling = loaded.model->sampling();
-  read_recommended(found.files.base, loaded.sampling);
+  read_recommended(found.files.base, *loaded.model, loaded.sampling);
   loaded.device_info = backend.info;
   loaded.precision = chosen_precision(spec.precision, backend.info, loaded.model->report(), stored);
   for (const LoraChoice& lora : spec.loras) {

@@ -209,8 +209,9 @@ Shape Model::latent_shape(int64_t width, int64_t height) const {
   const int64_t h = height / codec_->scale(), w = width / codec_->scale();
   const auto [rows, columns] = denoiser_->most_patches();
   if (h / denoiser_->patch() > rows || w / denoiser_->patch() > columns) {
-    throw Error(ErrorCode::kUsage, "size", "{}x{} is more than the {}x{} of this model", width,
-                height, columns * multiple, rows * multiple);
+    throw Error(ErrorCode::kUsage, "size",
+                "{}x{} is more than the {}x{} that {}/config.json has positions for", width, height,
+                columns * multiple, rows * multiple, denoiser_->folder());
   }
   return {1, denoiser_->channels(), h, w};
 }

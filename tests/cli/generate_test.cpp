@@ -74,11 +74,31 @@ TEST_F(CliGenerate, RecommendationsThatAreNotKnownOrBeyondReasonAreNamed) {
       {R"({"steps":0})", "halftone.json: 'steps' 0 is not in 1 .. 1000"},
       {R"({"width":18446744073709551615})", "halftone.json: 'width' 18446744073709551615 is not"},
       {R"({"sampler":"heun"})", "halftone.json: 'sampler' is not known"},
+      {R"({"width":25,"height":16})", "halftone.json: 'width' and 'height': 25x16 is not allowed"},
+      {R"({"width":65536})", "halftone.json: 'width' and 'height': 65536x1024 is more than the "},
   };
   for (const auto& [content, reason] : cases) {
     test::write_file(path("model/halftone.json"), content);
     expect_one_line(run(arguments({"x"})), 1, reason);
   }
+}
+
+TEST_F(CliGenerate, PositionsThatTheModelHasNotAreNotTheFlagsFault) {
+  json config = json::parse(test::read_file(path("model/transformer/config.json")));
+  const auto with_positions = [&](const json& lengths, std::initializer_list<std::string> more) {
+    config["axes_lens"] = lengths;
+    test::write_file(path("model/transformer/config.json"), config.dump());
+    return run(arguments(more));
+  };
+  expect_one_line(with_positions({16, 64, 64}, {"x"}), 1,
+                  "transformer/config.json: 'axes_lens' begins with 16");
+  expect_one_line(with_positions({512, 2, 2}, {"x"}), 2,
+                  "24x16 is more than the 8x8 that transformer/config.json has positions for");
+  const std::string prompt(200, 'q');
+  expect_one_line(with_positions({40, 64, 64}, {prompt}), 2, "that 'axes_lens' of the model has");
+  const Result negative = run(arguments({"x", "--guidance", "2", "--negative", prompt}));
+  expect_one_line(negative, 2, "--negative: ");
+  EXPECT_THAT(negative.err, HasSubstr("tokens are more than the 32 that 'axes_lens'"));
 }
 
 TEST_F(CliGenerate, APositionalPromptNamesTheFileAndBf16IsNear) {

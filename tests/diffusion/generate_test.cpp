@@ -282,8 +282,9 @@ TEST_F(FromFolder, BadRequestsAreRefusedBeforeAnyWork) {
   };
   EXPECT_EQ(refused([](auto& r) { r.width = 18; }),
             "size: 18x32 is not allowed: width and height must be multiples of 4");
-  EXPECT_EQ(refused([](auto& r) { r.height = 4096; }),
-            "size: 16x4096 is more than the 256x256 of this model");
+  EXPECT_EQ(
+      refused([](auto& r) { r.height = 4096; }),
+      "size: 16x4096 is more than the 256x256 that transformer/config.json has positions for");
   EXPECT_THAT(refused([](auto& r) { r.prompt = std::string(3000, 'z'); }),
               HasSubstr("tokens are more than the 512"));
   EXPECT_THAT(refused([](auto& r) { r.count = 2; }),

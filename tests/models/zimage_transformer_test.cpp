@@ -245,6 +245,9 @@ TEST(ZImageConfig, WhatDoesNotFitIsNamed) {
   EXPECT_EQ(parse(R"({"n_heads":7})"), "config.json: 'n_heads' does not divide 'dim'");
   EXPECT_EQ(parse(R"({"axes_dims":[32,48,46]})"),
             "config.json: 'axes_dims' adds up to 126, not to the head's 128 ('dim' / 'n_heads')");
+  EXPECT_EQ(parse(R"({"axes_lens":[33,512,512]})"),
+            "config.json: 'axes_lens' begins with 33, and the shortest caption takes 34 positions");
+  EXPECT_EQ(parse(R"({"axes_lens":[34,512,512]})"), "(no error)");
   EXPECT_EQ(parse(R"({"siglip_feat_dim":4})"),
             "config.json: 'siglip_feat_dim' is 4, which is not supported");
   EXPECT_EQ(parse("[]"), "config.json: is not a JSON object");
@@ -260,7 +263,11 @@ TEST(ZImageInputs, SizesBeyondTheTablesAreRefused) {
   EXPECT_EQ(test::error_of([&] {
               transformer_inputs(config, shape_for(latents, captions), latents, time, captions);
             }),
-            "size: the model has positions for 8 rows of patches, not for 10");
+            "size: 'axes_lens' has positions for 8 rows of patches, not for 10");
+  const std::vector<Tensor> longer = {Tensor::zeros(DType::kF32, {33, 4})};
+  EXPECT_EQ(
+      test::error_of([&] { caption_inputs(config, shape_for(latents, longer), longer); }),
+      "prompt: 33 tokens are more than the 32 that 'axes_lens' of the model has positions for");
 }
 
 }  // namespace

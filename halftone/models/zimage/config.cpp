@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "halftone/io/config_reader.h"
+#include "halftone/models/zimage/transformer.h"
 
 namespace halftone::zimage {
 TransformerConfig parse_transformer_config(const nlohmann::json& json, const std::string& where) {
@@ -25,6 +26,11 @@ TransformerConfig parse_transformer_config(const nlohmann::json& json, const std
   c.t_scale = static_cast<float>(read.number("t_scale", c.t_scale, 1e-3, 1e6));
   c.axes_dims = read.three("axes_dims", c.axes_dims);
   c.axes_lens = read.three("axes_lens", c.axes_lens);
+  if (c.axes_lens[0] < kSequenceMultiple + 2) {
+    read.fail("axes_lens",
+              fmt::format("begins with {}, and the shortest caption takes {} positions",
+                          c.axes_lens[0], kSequenceMultiple + 2));
+  }
   read.must_be("qk_norm", true);
   read.must_be_empty({"siglip_feat_dim"});  // of a variant that edits pictures
   // diffusers passes over n_kv_heads; how weights are quantized their tensors tell.

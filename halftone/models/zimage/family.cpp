@@ -34,6 +34,7 @@ class ZImageDenoiser final : public Denoiser {
     DenoiserShape shape{static_cast<int64_t>(texts.size()), latents, 0, false};
     for (const int64_t text : texts) {
       const int64_t padded = padded_length(text);
+      check_caption(config_, text);
       shape.ragged |= shape.text_tokens != 0 && shape.text_tokens != padded;
       shape.text_tokens = std::max(shape.text_tokens, padded);
     }

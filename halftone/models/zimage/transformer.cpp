@@ -182,14 +182,14 @@ class Builder {
   int64_t rows_, columns_, image_tokens_;
 };
 
-void check_positions(const TransformerConfig& c, std::array<int64_t, 3> most) {
-  constexpr const char* kWhat[] = {"caption tokens", "rows of patches", "columns of patches"};
-  for (size_t axis = 0; axis < 3; ++axis) {
-    if (most[axis] >= c.axes_lens[axis]) {
-      throw Error(ErrorCode::kInvalidInput, "size", "the model has positions for {} {}, not for {}",
-                  c.axes_lens[axis] - (axis == 0 ? 2 : 0), kWhat[axis],
-                  most[axis] + (axis == 0 ? -1 : 1));
-    }
+void check_patches(const TransformerConfig& c, std::array<int64_t, 2> patches) {
+  constexpr const char* kWhat[] = {"rows", "columns"};
+  for (size_t axis = 0; axis < 2; ++axis) {
+    const int64_t most = c.axes_lens[axis + 1];
+    if (patches[axis] <= most) continue;
+    throw Error(ErrorCode::kInvalidInput, "size",
+                "'axes_lens' has positions for {} {} of patches, not for {}", most, kWhat[axis],
+                patches[axis]);
   }
 }
 
@@ -197,6 +197,15 @@ void check_positions(const TransformerConfig& c, std::array<int64_t, 3> most) {
 
 int64_t padded_length(int64_t tokens) {
   return (tokens + kSequenceMultiple - 1) / kSequenceMultiple * kSequenceMultiple;
+}
+
+void check_caption(const TransformerConfig& config, int64_t tokens) {
+  // Captions begin at 1, and what follows them has a position as well.
+  const int64_t most = (config.axes_lens[0] - 2) / kSequenceMultiple * kSequenceMultiple;
+  if (tokens <= most) return;
+  throw Error(ErrorCode::kUsage, "prompt",
+              "{} tokens are more than the {} that 'axes_lens' of the model has positions for",
+              tokens, most);
 }
 
 TransformerShape shape_for(const Tensor& latents, std::span<const Tensor> captions) {
@@ -262,7 +271,8 @@ std::map<std::string, Tensor> caption_inputs(const TransformerConfig& config,
     const Tensor& caption = captions[b];
     const int64_t length = caption.shape()[0], extent = padded_length(length);
     HT_ASSERT(caption.shape()[1] == config.cap_feat_dim && extent <= shape.caption_tokens);
-    check_positions(config, {extent + 1, rows - 1, columns - 1});
+    check_caption(config, length);
+    check_patches(config, {rows, columns});
     caption_lengths.mutable_as<int32_t>()[b] = static_cast<int32_t>(length);
     caption_extent.mutable_as<int32_t>()[b] = static_cast<int32_t>(extent);
     lengths.mutable_as<int32_t>()[b] = static_cast<int32_t>(image + extent);

@@ -63,6 +63,8 @@ std::map<std::string, Tensor> caption_inputs(const TransformerConfig& config,
                                              std::span<const Tensor> captions);
 
 int64_t padded_length(int64_t tokens);
+// An Error that names the prompt where it has more tokens than there are positions for.
+void check_caption(const TransformerConfig& config, int64_t tokens);
 // The shape for these captions.
 TransformerShape shape_for(const Tensor& latents, std::span<const Tensor> captions);
 
