@@ -14,6 +14,7 @@
 #include "halftone/cli/flags.h"
 #include "halftone/cli/generate_report.h"
 #include "halftone/cli/progress_bar.h"
+#include "halftone/engine/checks.h"
 #include "halftone/engine/picture_text.h"
 #include "halftone/io/output.h"
 #include "halftone/io/png.h"
@@ -136,12 +137,8 @@ void run_generate(GenerateOptions options, const Context& context) {
   if (options.size.empty()) options.size = fmt::format("{}x{}", defaults.width, defaults.height);
   if (options.steps == 0) options.steps = defaults.steps;
   if (options.guidance < 0) options.guidance = defaults.guidance;
-  const GuidanceRule rule = defaults.guidance_rule;
-  if (!options.negative.empty() && !is_guided(rule, options.guidance)) {
-    throw Error(ErrorCode::kUsage, "--negative", "does nothing without --guidance above {}",
-                rule == GuidanceRule::kFromNegative ? 1 : 0);
-  }
   const GenerateRequest request = request_of(options, outcome.loaded);
+  check(request, defaults.guidance_rule);
   const Model& model = *outcome.loaded.model;
   Pipeline& pipeline = *outcome.loaded.pipeline;
   outcome.planned = plan_generate(pipeline, request);

@@ -43,6 +43,12 @@ void check(const ModelSpec& spec) {
   check_range("threshold", spec.threshold, 0.0, 1.0);
 }
 
+void check_guidance(float guidance, GuidanceRule rule) {
+  if (rule != GuidanceRule::kNone || guidance <= 1) return;  // off, as in families that have it
+  throw Error(ErrorCode::kUsage, "guidance",
+              "{} would do nothing: this model is distilled, and takes no guidance", guidance);
+}
+
 void check(const GenerateRequest& request, GuidanceRule rule) {
   check_range<int64_t>("width", request.width, 1, 65536);
   check_range<int64_t>("height", request.height, 1, 65536);
@@ -50,10 +56,14 @@ void check(const GenerateRequest& request, GuidanceRule rule) {
   check_range("guidance", request.guidance, 0.0f, 100.0f);
   check_range("count", request.count, 1, 10000);
   check_range("batch", request.batch, 1, 64);
-  if (!request.negative.empty() && !is_guided(rule, request.guidance)) {
-    throw Error(ErrorCode::kUsage, "negative", "does nothing without guidance above {}",
-                rule == GuidanceRule::kFromNegative ? 1 : 0);
+  check_guidance(request.guidance, rule);
+  if (request.negative.empty() || is_guided(rule, request.guidance)) return;
+  if (rule == GuidanceRule::kNone) {
+    throw Error(ErrorCode::kUsage, "negative",
+                "does nothing: this model is distilled, and takes no guidance");
   }
+  throw Error(ErrorCode::kUsage, "negative", "does nothing without guidance above {}",
+              rule == GuidanceRule::kFromNegative ? 1 : 0);
 }
 
 void check_prompts(const JobRequest& request, const Model& model) {

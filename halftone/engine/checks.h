@@ -8,6 +8,9 @@ namespace halftone {
 
 void check(const ModelSpec& spec);
 
+// A guidance that a model with this rule has no use for.
+void check_guidance(float guidance, GuidanceRule rule);
+
 // Of a model that is guided by this rule.
 void check(const GenerateRequest& request, GuidanceRule rule);
 

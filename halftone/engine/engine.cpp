@@ -42,6 +42,9 @@ void read_recommended(const fs::path& base, const Model& model, Sampling& sampli
   sampling.steps = static_cast<int>(read.integer("steps", sampling.steps, 1, kMostSteps));
   sampling.guidance = static_cast<float>(read.number("guidance", sampling.guidance, 0, 100));
   read.finish();
+  if (sampling.guidance_rule == GuidanceRule::kNone && sampling.guidance > 1) {
+    read.fail("guidance", "is for a distilled model, which takes none");
+  }
   if (!read.has("width") && !read.has("height")) return;
   try {
     model.latent_shape(sampling.width, sampling.height);

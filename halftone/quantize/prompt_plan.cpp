@@ -2,6 +2,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/text.h"
+#include "halftone/engine/checks.h"
 #include "halftone/quantize/prompt_sets.h"
 
 namespace halftone {
@@ -55,6 +56,7 @@ Sampling sampling_of(const SamplingChoice& choice, const Sampling& usual) {
   if (choice.size) std::tie(chosen.width, chosen.height) = *choice.size;
   if (choice.steps) chosen.steps = *choice.steps;
   if (choice.guidance) chosen.guidance = *choice.guidance;
+  check_guidance(chosen.guidance, usual.guidance_rule);
   if (!choice.scheduler.empty()) {
     chosen.scheduler = with_scheduler(usual.scheduler, choice.scheduler);
   }

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "halftone/engine/checks.h"
 #include "halftone/io/json.h"
 #include "halftone/io/safetensors_file.h"
 #include "tests/support/data.h"
@@ -38,6 +39,33 @@ class Flux2Engine : public testing::TestWithParam<const char*> {
 };
 INSTANTIATE_TEST_SUITE_P(, Flux2Engine, testing::Values("distilled", "base"),
                          [](const auto& tested) { return tested.param; });
+
+// diffusers says of a distilled one that it passes over the guidance.
+TEST_P(Flux2Engine, ADistilledModelTakesNoGuidance) {
+  Engine engine;
+  ModelSpec spec;
+  spec.path = folder_.string();
+  spec.device = "cpu";
+  const GuidanceRule rule = engine.load(spec).sampling.guidance_rule;
+  GenerateRequest request;
+  request.guidance = 4;
+  const auto said = [&] { return test::error_of([&] { check(request, rule); }); };
+  const bool distilled = std::string_view(GetParam()) == "distilled";
+  EXPECT_EQ(said(), distilled ? "guidance: 4 would do nothing: this model is distilled, and takes "
+                                "no guidance"
+                              : "(no error)");
+  request.guidance = 1;
+  EXPECT_EQ(said(), "(no error)");
+  request.negative = "blur";
+  EXPECT_EQ(said(), distilled
+                        ? "negative: does nothing: this model is distilled, and takes no guidance"
+                        : "negative: does nothing without guidance above 1");
+  test::write_file(folder_ / "halftone.json", R"({"guidance": 4})");
+  const std::string loaded = test::error_of([&] { engine.load(spec); });
+  EXPECT_EQ(loaded, distilled ? (folder_ / "halftone.json").string() +
+                                    ": 'guidance' is for a distilled model, which takes none"
+                              : "(no error)");
+}
 
 TEST_P(Flux2Engine, EqualsDiffusersFromPromptToPicture) {
   for (const bool compile : {false, true}) {

@@ -116,8 +116,9 @@ Sampling sampling(const ModelFiles& files) {
   Sampling usual;
   usual.scheduler = scheduler_in(files.base, "FlowMatchEulerDiscreteScheduler");
   usual.scheduler.flow.mu_rule = MuRule::kFlux2;
-  usual.guidance_rule = GuidanceRule::kFromNegative;
   const bool distilled = is_distilled(files);
+  // What a distilled one predicts is guided already; diffusers passes over a guidance for it.
+  usual.guidance_rule = distilled ? GuidanceRule::kNone : GuidanceRule::kFromNegative;
   usual.steps = distilled ? 4 : 50;
   usual.guidance = distilled ? 0.0f : 4.0f;
   return usual;
