@@ -59,6 +59,8 @@ target_link_directories(halftone_static INTERFACE "$<INSTALL_INTERFACE:${needed_
 foreach(library halftone_shared halftone_static)
   target_include_directories(${library} INTERFACE
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  # What halftone.h is written in, whatever a program's own standard is.
+  target_compile_features(${library} INTERFACE cxx_std_20)
 endforeach()
 install(TARGETS halftone_shared halftone_static EXPORT halftone
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
