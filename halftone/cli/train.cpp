@@ -413,12 +413,9 @@ void add_keeping_options(CLI::App& command, TrainFlags& o) {
 
 // Flags that the mode has no use for; and its usual rate.
 void check_mode(const CLI::App& command, TrainFlags& o) {
-  const auto refuse = [&](const char* flag, const char* why) {
-    if (command.count(flag) > 0) throw Error(ErrorCode::kUsage, flag, "{}", why);
-  };
-  if (o.mode != "qat") refuse("--teacher", "is for --mode qat");
+  if (o.mode != "qat") refuse_given(command, {"--teacher"}, "is for --mode qat");
   if (o.mode == "lora") return;
-  for (const char* flag : {"--rank", "--alpha", "--naming"}) refuse(flag, "is for --mode lora");
+  refuse_given(command, {"--rank", "--alpha", "--naming"}, "is for --mode lora");
   constexpr float kUsualRate = 1e-5f;
   if (command.count("--lr") == 0) o.train.rules.optimizer.learning_rate = kUsualRate;
 }
