@@ -105,7 +105,8 @@ TEST_F(QuantizeModel, ErrorsNameFields) {
               }),
               HasSubstr("budget: makes a recipe"));
   EXPECT_THAT(refused([](auto& o) { o.output.clear(); }), HasSubstr("output: is needed"));
-  EXPECT_THAT(refused([](auto& o) { o.model.path = "/nowhere"; }), HasSubstr("model: '/nowhere'"));
+  EXPECT_THAT(refused([](auto& o) { o.model.path = "/nowhere"; }),
+              HasSubstr("model: there is no folder '/nowhere'"));
   EXPECT_THAT(refused([](auto& o) { o.exclude = {"*"}; }), HasSubstr("exclude: no linear"));
   EXPECT_THAT(refused([](auto& o) { o.include = {"\xFF"}; }), HasSubstr("include: '"));
   EXPECT_THAT(refused([](auto& o) { o.sampling.seed = UINT64_MAX; }), HasSubstr("seed: "));
