@@ -277,6 +277,13 @@ void add_adapter_options(CLI::App& command, TrainFlags& o) {
       ->check(finite_number(1e-6, 1e6))
       ->group(group);
   command
+      .add_option("--dropout", rules.dropout,
+                  "The share of what adapters read that is zero while they are trained")
+      ->capture_default_str()
+      ->type_name("P")
+      ->check(finite_number(0, 0.99))
+      ->group(group);
+  command
       .add_option("--targets", o.train.targets,
                   "Which linears of the blocks, or which weights: all, attention, or patterns such "
                   "as '*.w2.weight'")
@@ -415,7 +422,7 @@ void add_keeping_options(CLI::App& command, TrainFlags& o) {
 void check_mode(const CLI::App& command, TrainFlags& o) {
   if (o.mode != "qat") refuse_given(command, {"--teacher"}, "is for --mode qat");
   if (o.mode == "lora") return;
-  refuse_given(command, {"--rank", "--alpha", "--naming"}, "is for --mode lora");
+  refuse_given(command, {"--rank", "--alpha", "--naming", "--dropout"}, "is for --mode lora");
   constexpr float kUsualRate = 1e-5f;
   if (command.count("--lr") == 0) o.train.rules.optimizer.learning_rate = kUsualRate;
 }

@@ -50,6 +50,7 @@ enum class Op : uint8_t {
   kPadRows,
   kPadRowsGrad,
   kGaussian,
+  kDropout,
   // pictures
   kUpsample2x,
   kUpsample2xGrad,
@@ -83,7 +84,7 @@ struct AxisAttributes {  // concat; slice [begin, end); pad by begin before and 
 using Attributes =
     std::variant<std::monostate, AffineAttributes, UnaryAttributes, PermuteAttributes,
                  AxisAttributes, MatMulAttributes, LinearAttributes, LinearInputGradAttributes,
-                 QuantizeAttributes, NormAttributes, RopeAttributes, AttentionAttributes,
-                 ConvAttributes, FusedRowsAttributes>;
+                 QuantizeAttributes, DropoutAttributes, NormAttributes, RopeAttributes,
+                 AttentionAttributes, ConvAttributes, FusedRowsAttributes>;
 
 }  // namespace halftone

@@ -39,6 +39,7 @@ constexpr std::array<OpInfo, kOpCount> kCatalogue = {{
     {"pad_rows", pad_rows_gradient},
     {"pad_rows_grad", nullptr},
     {"gaussian", nullptr},
+    {"dropout", dropout_gradient},
     {"upsample2x", upsample2x_gradient},
     {"upsample2x_grad", nullptr},
     {"fused_rows", nullptr},

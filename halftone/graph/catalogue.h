@@ -54,6 +54,7 @@ Gradients rope_gradient(const GradientContext& c);
 Gradients attention_gradient(const GradientContext& c);
 Gradients embedding_gradient(const GradientContext& c);
 Gradients pad_rows_gradient(const GradientContext& c);
+Gradients dropout_gradient(const GradientContext& c);
 Gradients upsample2x_gradient(const GradientContext& c);
 
 // A shape rule that is broken is an Error whose message starts with the op's name.

@@ -74,6 +74,9 @@ Value pad_rows(Value x, Value token, Value lengths);
 // keys I32 [B, 4] -> F32 [B, ...]: noise whose row b is the sequence of a key, its seed and its
 // stream as two words each, the lower ones first (philox_key).
 Value gaussian(Value keys, const Shape& shape);
+// x [B, ...] with a share of its values zero, and the others larger by 1 / (1 - share). Keys as
+// gaussian's.
+Value dropout(Value x, Value keys, const DropoutAttributes& how);
 
 // ---- pictures [B, C, H, W] ----------------------------------------------------------------------
 Value upsample2x(Value x);  // nearest

@@ -117,6 +117,7 @@ struct Kernels {
   Kernel<PadRowsArgs> pad_rows;
   Kernel<PadRowsGradArgs> pad_rows_grad;
   Kernel<GaussianArgs> gaussian;
+  Kernel<DropoutArgs> dropout;
   Kernel<AdamWArgs> adamw;
   Kernel<Upsample2xArgs> upsample2x, upsample2x_grad;
 

@@ -68,6 +68,11 @@ struct AttentionAttributes {
 
   bool operator==(const AttentionAttributes&) const = default;
 };
+// Which values are zero is a function of their row's key, the site and their place in the row.
+struct DropoutAttributes {
+  float share = 0;    // of values that become zero, below 1; the others grow accordingly
+  uint32_t site = 0;  // one for each place where the same keys are used
+};
 struct ConvAttributes {
   int stride = 1;
   std::array<int, 4> pad{};  // top, left, bottom, right
@@ -194,6 +199,12 @@ struct AdamWArgs {
 struct GaussianArgs {
   ConstView keys;  // I32 [rows, 4]
   View y;          // F32 [rows, ...]
+};
+struct DropoutArgs {
+  DropoutAttributes how;
+  ConstView x;     // [rows, ...]
+  ConstView keys;  // I32 [rows, 4]
+  View y;          // as x
 };
 struct EmbeddingArgs {
   ConstView ids, table;

@@ -20,6 +20,7 @@ std::string stem(const std::string& weight) {
 }  // namespace
 
 std::string lora_strength_name(size_t slot) { return fmt::format("lora.strength.{}", slot); }
+std::string lora_dropout_name(size_t slot) { return fmt::format("lora.dropout.{}", slot); }
 std::string lora_down_name(const std::string& weight, size_t slot) {
   return fmt::format("{}.{}.lora_A", stem(weight), slot);
 }
@@ -28,7 +29,7 @@ std::string lora_up_name(const std::string& weight, size_t slot) {
 }
 
 std::shared_ptr<Graph> attach_lora(const Graph& graph, std::span<const LoraSites> adapters) {
-  std::vector<std::optional<Value>> strengths(adapters.size());
+  std::vector<std::optional<Value>> strengths(adapters.size()), keys(adapters.size());
   size_t attached = 0, wanted = 0;
   const auto f32 = [](const Shape& shape) { return ValueType{shape, DType::kF32, {}}; };
   Rewrite how;
@@ -52,7 +53,13 @@ std::shared_ptr<Graph> attach_lora(const Graph& graph, std::span<const LoraSites
       std::vector<int64_t> per_row(static_cast<size_t>(x.rank()), 1);
       per_row.front() = batch;
       per_row.back() = sites.rank;
-      const Value hidden = linear(x, down) * reshape(*strength, Shape(per_row));
+      Value read = x;
+      if (sites.dropout > 0) {
+        auto& drawn = keys[slot];
+        if (!drawn) drawn = out.input(lora_dropout_name(slot), {{batch, 4}, DType::kI32, {}});
+        read = dropout(x, *drawn, {sites.dropout, static_cast<uint32_t>(attached)});
+      }
+      const Value hidden = linear(read, down) * reshape(*strength, Shape(per_row));
       result[0] = result[0] + linear(hidden, up);
       ++attached;
     }

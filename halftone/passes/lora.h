@@ -17,10 +17,12 @@ namespace halftone {
 struct LoraSites {
   int64_t rank = 0;               // of all its modules: those of lower rank are filled up
   std::set<std::string> weights;  // names of the linears' weights
+  float dropout = 0;              // of what A reads, while it is trained
 };
 
 // Names for adapter number `slot` of those that are attached.
 std::string lora_strength_name(size_t slot);                             // F32 [B, rank]
+std::string lora_dropout_name(size_t slot);                              // I32 [B, 4], keys
 std::string lora_down_name(const std::string& weight, size_t slot = 0);  // A [rank, in]
 std::string lora_up_name(const std::string& weight, size_t slot = 0);    // B [out, rank]
 

@@ -26,6 +26,7 @@ bool is_cheap(Op op) {
     case Op::kPermute:
     case Op::kBroadcast:
     case Op::kQuantize:
+    case Op::kDropout:
       return true;
     default:
       return false;

@@ -287,6 +287,9 @@ void dispatch(const Node& node, std::span<const ConstView> in, std::span<const V
       return visit(kernels.embedding_grad, EmbeddingGradArgs{in[0], in[1], out[0]});
     case Op::kGaussian:
       return visit(kernels.gaussian, GaussianArgs{in[0], out[0]});
+    case Op::kDropout:
+      return visit(kernels.dropout,
+                   DropoutArgs{std::get<DropoutAttributes>(a), in[0], in[1], out[0]});
     case Op::kPadRows:
       return visit(kernels.pad_rows, PadRowsArgs{in[0], in[1], in[2], out[0]});
     case Op::kPadRowsGrad:

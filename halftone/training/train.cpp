@@ -9,7 +9,7 @@
 #include "halftone/base/text.h"
 #include "halftone/io/output.h"
 #include "halftone/runtime/devices.h"
-#include "halftone/training/examples.h"
+#include "halftone/training/train_data.h"
 #include "halftone/training/train_page.h"
 #include "halftone/training/train_record.h"
 #include "halftone/training/train_samples.h"
@@ -24,11 +24,6 @@ using nlohmann::ordered_json;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-fs::path beside(const fs::path& output, const char* extension) {
-  fs::path path = output;
-  return path.replace_extension(extension);
 }
 
 // "all" and "attention" as patterns of weights.
@@ -65,8 +60,9 @@ class TrainRun {
 
   TrainResult run() {
     check();
-    const Dataset data = find("data", options_.data);
-    const Dataset prior = options_.prior.empty() ? Dataset{} : find("prior", options_.prior);
+    const Dataset data = find_data("data", options_.data, options_.captions);
+    const Dataset prior =
+        options_.prior.empty() ? Dataset{} : find_data("prior", options_.prior, options_.captions);
     loaded_ = engine_.load(options_.model);
     for (const std::string& line : loaded_.fallbacks) warn(line);
     check_early();
@@ -104,86 +100,17 @@ class TrainRun {
     events_(TrainWarning{line});
   }
 
-  Dataset find(const char* field, const fs::path& folder) const {
-    Dataset found;
-    try {
-      found = find_pictures(folder, options_.captions);
-    } catch (const Error& error) {
-      throw Error(error.code(), field, "'{}' {}", printable(folder.string()), error.message());
-    }
-    if (found.items.empty()) refuse_data(field, folder, found.skipped);
-    return found;
-  }
-
-  [[noreturn]] static void refuse_data(const char* field, const fs::path& folder,
-                                       const std::vector<SkippedFile>& skipped) {
-    const std::string name = printable(folder.string());
-    if (skipped.empty()) {
-      throw Error(ErrorCode::kInvalidInput, field,
-                  "'{}' holds no picture (.png, .jpg, .jpeg or .webp)", name);
-    }
-    throw Error(ErrorCode::kInvalidInput, field,
-                "nothing is left of '{}': {} files are skipped, the first because '{}' {}", name,
-                skipped.size(), printable(skipped[0].file), skipped[0].why);
-  }
-
   void prepare(const Dataset& data, const Dataset& prior) {
-    Pipeline& pipeline = *loaded_.pipeline;
-    const int64_t usual = std::min(loaded_.sampling.width, loaded_.sampling.height);
-    const fs::path folder =
-        options_.cache.empty() ? beside(options_.output, ".cache") : options_.cache;
-    make_folder(folder);
-    ExampleCache cache(folder);
-    const int64_t resolution = options_.resolution > 0 ? options_.resolution : usual;
-    ExampleMaker maker(pipeline, cache, resolution);
-    const auto tell = [&](const Preparing& at) { events_(at); };
-    plan_encoding(data, maker);
-    maker.add(data, 1, tell);
-    const size_t own = maker.so_far().examples.size();
-    if (own == 0) refuse_data("data", options_.data, maker.so_far().skipped);
-    if (!prior.items.empty()) maker.add(prior, static_cast<float>(options_.prior_weight), tell);
-    if (options_.rules.caption_dropout > 0) no_caption_ = maker.text("");
-    PreparedExamples prepared = maker.finish();
-    result_.pictures = own;
-    result_.priors = prepared.examples.size() - own;
-    result_.skipped = std::move(prepared.skipped);
-    result_.sizes = std::move(prepared.sizes);
-    source_.data_hash = prepared.hash;
-    examples_ = std::move(prepared.examples);
-    if (!result_.skipped.empty()) {
-      warn(fmt::format("{} files are skipped; the first: {}: {}", result_.skipped.size(),
-                       printable(result_.skipped[0].file), result_.skipped[0].why));
-    }
-    if (prepared.enlarged > 0) {
-      warn(fmt::format("{} pictures are smaller than what they are trained at, and enlarged",
-                       prepared.enlarged));
-    }
-    const auto few = std::ranges::count_if(
-        result_.sizes, [&](const auto& size) { return size.second < options_.rules.batch; });
-    if (few > 0) {
-      warn(
-          fmt::format("{} of {} sizes have fewer pictures than a batch of {}, which holds some of "
-                      "them twice",
-                      few, result_.sizes.size(), options_.rules.batch));
-    }
-    if (cache.damaged() > 0) {
-      warn(fmt::format("{} files in {} were damaged, and made again", cache.damaged(),
-                       printable(folder.string())));
-    }
-    if (options_.samples.every == 0) return;
-    samples_.emplace(options_.samples, beside(options_.output, ".samples"), resolution);
-    samples_->encode_prompts(data, maker);
-  }
-
-  // Large pictures need more memory to be encoded than to be trained on.
-  void plan_encoding(const Dataset& data, const ExampleMaker& maker) const {
-    std::vector<std::string> captions;
-    for (const DataItem& item : data.items) captions.push_back(item.caption);
-    ModelMemory memory = loaded_.pipeline->plan_encoding(maker.largest_picture(), captions);
-    if (loaded_.context == nullptr) {
-      memory.process = std::max<int64_t>(0, anonymous_memory() - memory.owned_weights);
-    }
-    check_memory(loaded_, memory, options_.max_memory);
+    const auto say = [&](const std::string& line) { warn(line); };
+    TrainData made = prepare_data(options_, loaded_, data, prior, {say, events_});
+    result_.pictures = made.pictures;
+    result_.priors = made.priors;
+    result_.skipped = std::move(made.skipped);
+    result_.sizes = std::move(made.sizes);
+    source_.data_hash = std::move(made.hash);
+    examples_ = std::move(made.examples);
+    no_caption_ = std::move(made.no_caption);
+    samples_ = std::move(made.samples);
   }
 
   // Encoders have done their work.

@@ -26,6 +26,7 @@ ordered_json run_record(const TrainOptions& options, const TrainSource& source) 
                          {"optimizer", r.small_moments ? "adamw8bit" : "adamw"},
                          {"ema", r.average},
                          {"caption-dropout", r.caption_dropout},
+                         {"dropout", number(r.dropout)},
                          {"min-snr", r.min_snr},
                          {"sigma-mean", r.sigmas.mean},
                          {"sigma-deviation", r.sigmas.deviation},

@@ -95,6 +95,8 @@ Trainer::Trainer(std::shared_ptr<const Model> model, std::vector<TrainExample> e
        "is no share from 0 to 1");
   need(rules_.caption_dropout == 0 || !no_caption_.empty(), "caption-dropout",
        "needs what is shown instead of a caption");
+  need(rules_.dropout >= 0 && rules_.dropout < 1, "dropout", "is no share from 0 to below 1");
+  need(rules_.dropout == 0 || rules_.mode == TrainMode::kLora, "dropout", "is for mode lora");
   need(rules_.average >= 0 && rules_.average < 1, "ema", "is no number from 0 to below 1");
   need(rules_.min_snr == 0 || model_->sampling().scheduler.prediction != Prediction::kVelocity,
        "min-snr", "is for models that predict noise; this one predicts velocities");
@@ -112,6 +114,7 @@ Trainer::Trainer(std::shared_ptr<const Model> model, std::vector<TrainExample> e
 std::map<std::string, Tensor> Trainer::initial_adapters() {
   std::map<std::string, Tensor> initial;
   sites_.rank = rules_.rank;
+  sites_.dropout = rules_.dropout;
   uint64_t index = 0;
   for (const LinearInfo& linear : adapter_sites(*model_, rules_)) {
     sites_.weights.insert(linear.weight);
@@ -248,6 +251,15 @@ ModelMemory Trainer::plan() {
   return memory;
 }
 
+Tensor Trainer::dropout_keys(const std::vector<Row>& rows) const {
+  Tensor keys = Tensor::empty(DType::kI32, {static_cast<int64_t>(rows.size()), 4});
+  for (size_t r = 0; r < rows.size(); ++r) {
+    put_key(draw_key(rules_.seed, Draw::kDropout, static_cast<uint64_t>(step_), rows[r].at),
+            keys.mutable_as<int32_t>().subspan(4 * r, 4));
+  }
+  return keys;
+}
+
 // The loss of a batch; its gradients take the place of those that are there, or are added.
 double Trainer::run(const std::vector<Row>& rows, bool add) {
   std::vector<int64_t> texts;
@@ -292,6 +304,7 @@ double Trainer::run(const std::vector<Row>& rows, bool add) {
     Tensor strength = Tensor::empty(DType::kF32, {count, rules_.rank});
     std::ranges::fill(strength.mutable_as<float>(), rules_.alpha / static_cast<float>(rules_.rank));
     inputs[lora_strength_name(0)] = strength;
+    if (rules_.dropout > 0) inputs[lora_dropout_name(0)] = dropout_keys(rows);
   }
   if (entry.teacher != nullptr) {
     for (const auto& [name, tensor] : inputs) {

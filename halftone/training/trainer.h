@@ -48,6 +48,7 @@ struct TrainRules {
   SigmaDraw sigmas;            // for velocity models
   double min_snr = 0;          // for the others; 0: off
   double caption_dropout = 0;  // share of examples that are shown without their caption
+  float dropout = 0;           // share of what adapters read that is zero
   bool small_moments = false;  // of the optimizer, in 8 bits
   bool fp8_gradients = false;  // of outputs of linears whose weights are quantized, in E5M2
   Recompute recompute = Recompute::kRows;
@@ -114,6 +115,7 @@ class Trainer {
   Entry& program_for(const Shape& latents, std::span<const int64_t> texts);
   std::unique_ptr<Program> student_program(const Graph& plain);
   std::unique_ptr<Program> program_of(const std::shared_ptr<Graph>& graph, const Weights& weights);
+  Tensor dropout_keys(const std::vector<Row>& rows) const;
   double run(const std::vector<Row>& rows, bool add);
   double rate() const;
   std::map<std::string, Tensor> initial_adapters();

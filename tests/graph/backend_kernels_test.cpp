@@ -105,6 +105,16 @@ TEST_P(BackendKernels, Noise) {
   }
 }
 
+TEST_P(BackendKernels, Dropout) {
+  const Tensor keys = int_tensor({1, 2, 3, 4, -1, -2, -3, -4, 0, 0, 0, 0}, {3, 4});
+  for (const Shape& shape : {Shape{3}, Shape{3, 7}, Shape{3, 401, 24}, Shape{3, 0}}) {
+    for (const float share : {0.0f, 0.3f, 0.99f}) {
+      expect_same([&](Values v) { return dropout(v[0], v[1], {share, 5}); },
+                  {random(shape, 1), keys});
+    }
+  }
+}
+
 TEST_P(BackendKernels, Functions) {
   for (const Shape& shape : {Shape{1}, Shape{1023}, Shape{40, 1030}}) {
     const Tensor x = random(shape, 7), y = random(shape, 8);

@@ -101,6 +101,12 @@ void add_shapes(std::vector<GradientCase>& cases, const Random& random) {
   cases.push_back(
       {"slice_inner", [](Values v) { return slice(v[0], 2, 5, 62); }, {random(shape)}, 1});
   cases.push_back({"pad", [](Values v) { return pad(v[0], 2, 1, 2); }, {random(shape)}, 1});
+  const Tensor keys = test::int_tensor({1, 2, 3, 4, 5, 6, 7, 8}, {2, 4});
+  cases.push_back(
+      {"dropout",
+       [=](Values v) { return dropout(v[0], v[0].graph().constant("keys", keys), {0.3f, 2}); },
+       {random({2, 19, 65})},
+       1});
 }
 
 void add_products(std::vector<GradientCase>& cases, const Random& random) {
@@ -215,14 +221,14 @@ std::vector<GradientCase> cases_in(DType dtype) {
   return cases;
 }
 
-struct Problem {
+struct GradientProblem {
   std::shared_ptr<Graph> graph = std::make_shared<Graph>();
   std::map<std::string, Tensor> inputs;
 };
 
 // f(inputs), and the gradients of sum(f * r), r random.
-Problem problem_of(const GradientCase& c) {
-  Problem p;
+GradientProblem problem_of(const GradientCase& c) {
+  GradientProblem p;
   std::vector<Value> values;
   for (size_t i = 0; i < c.inputs.size(); ++i) {
     const std::string name = std::to_string(i);
@@ -252,7 +258,7 @@ INSTANTIATE_TEST_SUITE_P(, GradientKernels, testing::Values(DType::kF32, DType::
 TEST_P(GradientKernels, AgreeWithTheReference) {
   for (const GradientCase& c : cases_in(GetParam())) {
     SCOPED_TRACE(fmt::format("{} of {}", c.name, c.inputs[0].shape()));
-    const Problem p = problem_of(c);
+    const GradientProblem p = problem_of(c);
     const auto expected = Program(p.graph, {}, cpu_scalar_kernels(), {}).run(p.inputs);
     const auto actual = test::tested_program(p.graph, {}).run(p.inputs);
     const double tolerance = GetParam() == DType::kF32 ? c.f32_tolerance : kBF16;
@@ -271,7 +277,7 @@ TEST_P(GradientKernels, AgreeWithTheReference) {
 TEST(GradientKernelCases, AreOfEveryOpThatHasAGradient) {
   std::set<Op> seen;
   for (const GradientCase& c : cases_in(DType::kF32)) {
-    const Problem p = problem_of(c);
+    const GradientProblem p = problem_of(c);
     for (const Node& node : p.graph->nodes()) seen.insert(node.op);
   }
   for (int i = 0; i < kOpCount; ++i) {

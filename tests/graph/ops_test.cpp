@@ -335,6 +335,37 @@ TEST(Ops, GaussianIsNormalAndAFunctionOfItsKeyAlone) {
   EXPECT_NEAR(within, 0.6827, 0.02);
 }
 
+TEST(Ops, DropoutIsAFunctionOfItsKeyAndSite) {
+  constexpr int64_t kCount = 20000;
+  const Tensor ones = test::f32_tensor({1, kCount}, std::vector<float>(kCount, 1.0f));
+  const auto kept = [&](const std::vector<int>& key, const DropoutAttributes& how) {
+    return run([&](Values v) { return dropout(v[0], v[1], how); }, {ones, int_tensor(key, {1, 4})});
+  };
+  const auto y = kept({1, 2, 3, 4}, {0.25f, 0});
+  int zeros = 0;
+  for (const float v : y) {
+    ASSERT_TRUE(v == 0 || v == 1.0f / 0.75f) << v;
+    zeros += v == 0 ? 1 : 0;
+  }
+  EXPECT_NEAR(zeros, 0.25 * kCount, 4 * std::sqrt(0.25 * 0.75 * kCount));
+  EXPECT_EQ(kept({1, 2, 3, 4}, {0.25f, 0}), y);
+  EXPECT_NE(kept({1, 2, 3, 5}, {0.25f, 0}), y);
+  EXPECT_NE(kept({1, 2, 3, 4}, {0.25f, 1}), y);
+  EXPECT_EQ(kept({1, 2, 3, 4}, {0, 0}), std::vector<float>(kCount, 1.0f));
+  // What is dropped is zero, whatever it was.
+  const Tensor infinite = test::f32_tensor({1, 64}, std::vector<float>(64, HUGE_VALF));
+  for (const float v : run([](Values v) { return dropout(v[0], v[1], {0.5f, 0}); },
+                           {infinite, int_tensor({0, 0, 0, 0}, {1, 4})})) {
+    EXPECT_FALSE(std::isnan(v));
+  }
+  const Tensor keys = int_tensor({7, 8, 9, 10, 1, 0, 0, 1}, {2, 4});
+  expect_gradient(
+      [&](Values v) {
+        return dropout(v[0], v[0].graph().constant("keys", keys), {0.4f, 3}) * v[0];
+      },
+      {random_tensor({2, 9}, 4)});
+}
+
 TEST(Catalogue, EveryForwardOpHasAGradientRule) {
   for (int i = 0; i < kOpCount; ++i) {
     const OpInfo& info = op_info(static_cast<Op>(i));

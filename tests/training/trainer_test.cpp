@@ -131,6 +131,26 @@ TEST_P(ModelTraining, WhatIsWrittenChangesPictures) {
   EXPECT_GT(relative_error(with, without), 1e-4);
 }
 
+// Another part of what adapters read is left out in each step; a run can be repeated all the same.
+TEST_P(ModelTraining, DropsOutAsDrawn) {
+  const auto pipeline = load();
+  const auto data = examples(*pipeline);
+  rules_.steps = 4;
+  Trainer plain(pipeline->shared_model(), data, rules_);
+  const auto without = losses(plain);
+  rules_.dropout = 0.5f;
+  Trainer first(pipeline->shared_model(), data, rules_),
+      again(pipeline->shared_model(), data, rules_);
+  const auto with = losses(first);
+  EXPECT_EQ(losses(again), with);
+  EXPECT_EQ(with[0], without[0]) << "an adapter begins with nothing";
+  EXPECT_NE(with[3], without[3]);
+  EXPECT_THAT(first.notes(), testing::IsEmpty());
+  rules_.dropout = 1;
+  EXPECT_THAT(error_of([&] { Trainer(pipeline->shared_model(), data, rules_); }),
+              HasSubstr("dropout"));
+}
+
 // On a base in any format: the gradient goes through what is stored.
 TEST_P(ModelTraining, TrainsOnAQuantizedBase) {
   rules_.steps = test::kSanitized ? 2 : 12;

@@ -59,6 +59,18 @@ Value gaussian(Value keys, const Shape& shape) {
   return keys.graph().add(Op::kGaussian, {keys}, {}, {shape, DType::kF32, {}});
 }
 
+Value dropout(Value x, Value keys, const DropoutAttributes& how) {
+  const bool fits = keys.dtype() == DType::kI32 && keys.rank() == 2 && keys.dim(1) == 4 &&
+                    x.rank() > 0 && x.dim(0) == keys.dim(0);
+  require(fits, "dropout: keys {} do not fit {}", keys.shape(), x.shape());
+  require(how.share >= 0 && how.share < 1, "dropout: {} is no share below 1", how.share);
+  return x.graph().add(Op::kDropout, {x, keys}, how, x.type());
+}
+// The same values are zero.
+Gradients dropout_gradient(const GradientContext& c) {
+  return {dropout(c.dy, c.inputs[1], std::get<DropoutAttributes>(c.attributes)), std::nullopt};
+}
+
 Value pad_rows(Value x, Value token, Value lengths) {
   const bool fits = x.rank() == 3 && token.shape() == Shape{x.dim(2)} &&
                     lengths.shape() == Shape{x.dim(0)} && lengths.dtype() == DType::kI32;

@@ -21,8 +21,9 @@ using VF = hn::Vec<DF>;
 
 // Twelve sums that do not wait for each other, two vectors of b and one of a: sixteen registers.
 constexpr int64_t kTileRows = 6, kTileVectors = 2;
-// What is packed: the block of a stays in the second-level cache, a panel of b in the first.
-constexpr int64_t kBlockRows = 96, kBlockDepth = 256, kBlockCols = 1024;
+// What is packed stays in the second-level cache, and a panel of b in the first. Small: every
+// thread has its own, which no plan of memory knows of.
+constexpr int64_t kBlockRows = 96, kBlockDepth = 128, kBlockCols = 256;
 
 HWY_INLINE int64_t lanes() { return static_cast<int64_t>(hn::Lanes(DF())); }
 HWY_INLINE int64_t tile_cols() { return kTileVectors * lanes(); }

@@ -1,6 +1,7 @@
 #include "halftone/base/gaussian.h"
 #include "halftone/kernels/cuda/context.h"
 #include "halftone/kernels/cuda/elements.cuh"
+#include "halftone/kernels/dropout.h"
 
 namespace halftone::cuda {
 namespace {
@@ -294,6 +295,42 @@ void gaussian(const GaussianArgs& args, Stream stream) {
   HT_CUDA_LAUNCHED();
 }
 
+struct DropoutRows {
+  const void* x;
+  void* y;
+  DType dtype;
+  const int32_t* keys;
+  int64_t count;  // values of a row
+  Dropout draw;
+};
+
+// One draw makes four values.
+__global__ void dropout_kernel(DropoutRows p, int64_t total) {
+  const int64_t index = thread_index();
+  if (index >= total) return;
+  const int64_t fours = (p.count + 3) / 4, row = divide(index, fours);
+  const int64_t at = (index - row * fours) * 4;
+  const PhiloxBlock drawn = p.draw.block(philox_key(p.keys + 4 * row), at);
+  for (int k = 0; k < 4 && at + k < p.count; ++k) {
+    const float factor = p.draw.factor(drawn.word[k]);
+    const int64_t i = row * p.count + at + k;
+    const float x = load_value(p.x, p.dtype, i);
+    store_value(p.y, p.dtype, i, factor == 0 ? 0.0f : x * factor);
+  }
+}
+
+void dropout(const DropoutArgs& args, Stream stream) {
+  const int64_t rows = args.keys.shape[0];
+  const int64_t count = rows == 0 ? 0 : args.y.shape.numel() / rows;
+  const int64_t total = rows * ((count + 3) / 4);
+  if (total == 0) return;
+  dropout_kernel<<<blocks_for(total, kThreads), kThreads, 0, context_of(stream).stream()>>>(
+      {args.x.data, args.y.data, args.y.dtype, static_cast<const int32_t*>(args.keys.data), count,
+       Dropout(args.how)},
+      total);
+  HT_CUDA_LAUNCHED();
+}
+
 bool wanted(const View& y) { return y.data == nullptr || stores_from_float(y.dtype); }
 
 }  // namespace
@@ -327,6 +364,11 @@ void fill_tokens(Kernels& table) {
   table.gaussian = {
       [](const GaussianArgs& a) { return a.keys.dtype == DType::kI32 && a.y.dtype == DType::kF32; },
       gaussian, nullptr};
+  table.dropout = {[](const DropoutArgs& a) {
+                     return a.keys.dtype == DType::kI32 && a.x.dtype == a.y.dtype &&
+                            (a.x.dtype == DType::kF32 || a.x.dtype == DType::kBF16);
+                   },
+                   dropout, nullptr};
 }
 
 }  // namespace halftone::cuda

@@ -1,4 +1,5 @@
 #include "halftone/kernels/cpu/fast/rows.h"
+#include "halftone/kernels/dropout.h"
 
 namespace halftone::fast {
 namespace {
@@ -42,12 +43,42 @@ void pad_rows(const PadRowsArgs& args, Stream stream) {
   });
 }
 
+// One draw makes four values.
+void dropout(const DropoutArgs& args, Stream stream) {
+  const int64_t rows = args.keys.shape[0], count = args.y.shape.numel() / rows;
+  const auto* words = static_cast<const int32_t*>(args.keys.data);
+  const Dropout draw(args.how);
+  const int64_t pieces = (count + kPiece - 1) / kPiece;
+  for_rows(stream, rows * pieces, kPiece, [&](int64_t begin, int64_t end) {
+    float buffer[kPiece];
+    for (int64_t p = begin; p < end; ++p) {
+      const int64_t row = p / pieces, first = p % pieces * kPiece;
+      const int64_t n = std::min(kPiece, count - first), at = row * count + first;
+      const float* x = read(args.x, at, n, buffer);
+      float* y = target(args.y, at, buffer);
+      const PhiloxKey key = philox_key(words + 4 * row);
+      for (int64_t i = 0; i < n; i += 4) {
+        const PhiloxBlock drawn = draw.block(key, first + i);
+        for (int64_t k = i; k < std::min(i + 4, n); ++k) {
+          const float factor = draw.factor(drawn.word[k - i]);
+          y[k] = factor == 0 ? 0 : x[k] * factor;
+        }
+      }
+      write(args.y, at, n, y);
+    }
+  });
+}
+
 bool is_mine(const RopeArgs& a) {
   return is_real(a.x.dtype) && a.cosine.dtype == DType::kF32 && a.sine.dtype == DType::kF32;
 }
 // Tokens are weights, which may be stored in fewer bits than the rows that they stand among.
 bool is_mine(const PadRowsArgs& a) {
   return is_real(a.x.dtype) && is_real(a.y.dtype) && a.token.dtype != DType::kF64;
+}
+
+bool is_mine(const DropoutArgs& a) {
+  return is_real(a.x.dtype) && is_real(a.y.dtype) && a.y.shape.numel() > 0;
 }
 
 }  // namespace
@@ -57,6 +88,7 @@ void fill_tokens(Kernels& table) {
                        return RowBuffers::workspace(a.x, a.y, a.x.shape[2] * a.x.shape[3], s);
                      }});
   table.pad_rows.prefer({is_mine, pad_rows});
+  table.dropout.prefer({is_mine, dropout});
 }
 
 }  // namespace halftone::fast

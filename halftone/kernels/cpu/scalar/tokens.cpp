@@ -4,6 +4,7 @@
 #include "halftone/base/gaussian.h"
 #include "halftone/base/threads.h"
 #include "halftone/kernels/cpu/scalar/reference.h"
+#include "halftone/kernels/dropout.h"
 
 namespace halftone::reference {
 namespace {
@@ -211,6 +212,21 @@ void gaussian(const GaussianArgs& args, Stream stream) {
   });
 }
 
+void dropout(const DropoutArgs& args, Stream) {
+  auto x = read(args.x);
+  const int64_t rows = args.keys.shape[0];
+  const int64_t count = rows == 0 ? 0 : args.y.shape.numel() / rows;
+  const auto* words = static_cast<const int32_t*>(args.keys.data);
+  const Dropout draw(args.how);
+  for (int64_t i = 0; i < rows * count; ++i) {
+    const int64_t at = i % count;
+    const PhiloxBlock drawn = draw.block(philox_key(words + i / count * 4), at / 4 * 4);
+    const float factor = draw.factor(drawn.word[at % 4]);
+    x[i] = factor == 0 ? 0 : x[i] * factor;
+  }
+  write(args.y, x);
+}
+
 }  // namespace
 
 void fill_tokens(Kernels& table) {
@@ -222,6 +238,7 @@ void fill_tokens(Kernels& table) {
   table.pad_rows = always(pad_rows);
   table.pad_rows_grad = always(pad_rows_grad);
   table.gaussian = always(gaussian);
+  table.dropout = always(dropout);
 }
 
 }  // namespace halftone::reference

@@ -1,0 +1,110 @@
+#include "halftone/training/train_data.h"
+
+#include <algorithm>
+
+#include "halftone/base/error.h"
+#include "halftone/base/text.h"
+#include "halftone/runtime/devices.h"
+#include "halftone/training/examples.h"
+
+namespace halftone {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void refuse_data(const char* field, const fs::path& folder,
+                              const std::vector<SkippedFile>& skipped) {
+  const std::string name = printable(folder.string());
+  if (skipped.empty()) {
+    throw Error(ErrorCode::kInvalidInput, field,
+                "'{}' holds no picture (.png, .jpg, .jpeg or .webp)", name);
+  }
+  throw Error(ErrorCode::kInvalidInput, field,
+              "nothing is left of '{}': {} files are skipped, the first because '{}' {}", name,
+              skipped.size(), printable(skipped[0].file), skipped[0].why);
+}
+
+// Large pictures need more memory to be encoded than to be trained on.
+void check_encoding_fits(const LoadedModel& loaded, const Dataset& data, const ExampleMaker& maker,
+                         int64_t limit) {
+  std::vector<std::string> captions;
+  for (const DataItem& item : data.items) captions.push_back(item.caption);
+  ModelMemory memory = loaded.pipeline->plan_encoding(maker.largest_picture(), captions);
+  if (loaded.context == nullptr) {
+    memory.process = std::max<int64_t>(0, anonymous_memory() - memory.owned_weights);
+  }
+  check_memory(loaded, memory, limit);
+}
+
+void tell_oddities(const TrainData& made, int64_t enlarged, int64_t batch,
+                   const TrainListener& listener) {
+  if (!made.skipped.empty()) {
+    listener.warn(fmt::format("{} files are skipped; the first: {}: {}", made.skipped.size(),
+                              printable(made.skipped[0].file), made.skipped[0].why));
+  }
+  if (enlarged > 0) {
+    listener.warn(fmt::format("{} pictures are smaller than what they are trained at, and enlarged",
+                              enlarged));
+  }
+  const auto few =
+      std::ranges::count_if(made.sizes, [&](const auto& size) { return size.second < batch; });
+  if (few > 0) {
+    listener.warn(
+        fmt::format("{} of {} sizes have fewer pictures than a batch of {}, which holds some of "
+                    "them twice",
+                    few, made.sizes.size(), batch));
+  }
+}
+
+}  // namespace
+
+fs::path beside(const fs::path& output, const char* extension) {
+  fs::path path = output;
+  return path.replace_extension(extension);
+}
+
+Dataset find_data(const char* field, const fs::path& folder, const CaptionRules& rules) {
+  Dataset found;
+  try {
+    found = find_pictures(folder, rules);
+  } catch (const Error& error) {
+    throw Error(error.code(), field, "'{}' {}", printable(folder.string()), error.message());
+  }
+  if (found.items.empty()) refuse_data(field, folder, found.skipped);
+  return found;
+}
+
+TrainData prepare_data(const TrainOptions& options, LoadedModel& loaded, const Dataset& data,
+                       const Dataset& prior, const TrainListener& listener) {
+  const int64_t usual = std::min(loaded.sampling.width, loaded.sampling.height);
+  const int64_t resolution = options.resolution > 0 ? options.resolution : usual;
+  const fs::path folder = options.cache.empty() ? beside(options.output, ".cache") : options.cache;
+  make_folder(folder);
+  ExampleCache cache(folder);
+  ExampleMaker maker(*loaded.pipeline, cache, resolution);
+  const auto tell = [&](const Preparing& at) { listener.events(at); };
+  check_encoding_fits(loaded, data, maker, options.max_memory);
+  maker.add(data, 1, tell);
+  TrainData made;
+  made.pictures = maker.so_far().examples.size();
+  if (made.pictures == 0) refuse_data("data", options.data, maker.so_far().skipped);
+  if (!prior.items.empty()) maker.add(prior, static_cast<float>(options.prior_weight), tell);
+  if (options.rules.caption_dropout > 0) made.no_caption = maker.text("");
+  PreparedExamples prepared = maker.finish();
+  made.priors = prepared.examples.size() - made.pictures;
+  made.skipped = std::move(prepared.skipped);
+  made.sizes = std::move(prepared.sizes);
+  made.hash = std::move(prepared.hash);
+  made.examples = std::move(prepared.examples);
+  tell_oddities(made, prepared.enlarged, options.rules.batch, listener);
+  if (cache.damaged() > 0) {
+    listener.warn(fmt::format("{} files in {} were damaged, and made again", cache.damaged(),
+                              printable(folder.string())));
+  }
+  if (options.samples.every == 0) return made;
+  made.samples.emplace(options.samples, beside(options.output, ".samples"), resolution);
+  made.samples->encode_prompts(data, maker);
+  return made;
+}
+
+}  // namespace halftone
