@@ -106,6 +106,7 @@ class Calibrator {
     if (guided_) negative_ = model_.encode("");
     const auto watched = static_cast<int>(options_.prompts.size());
     run_prompts(done, watched, true);
+    scratch_ = {};
     if (options_.use_moments && !layout_.moments.empty()) {
       options_.use_moments(result_);
       result_.moments.clear();
@@ -132,7 +133,7 @@ class Calibrator {
           count(x, owner.step_, owner.options_.threads, owner.result_.inputs.at(weight));
         }
         if (owner.layout_.moments.contains(weight)) {
-          owner.result_.moments[weight].add(x, owner.kernels(), owner.stream_);
+          owner.result_.moments[weight].add(x, owner.kernels(), owner.stream_, owner.scratch_);
         }
       };
       model_.observe_linears({see, wants});
@@ -151,7 +152,7 @@ class Calibrator {
     for (int prompt = begin; prompt < end; ++prompt) {
       run_prompt(prompt);
       // After every prompt, whether it is kept or not: where a run is interrupted changes no bit.
-      for (auto& [weight, moments] : result_.moments) moments.flush(kernels(), stream_);
+      for (auto& [weight, moments] : result_.moments) moments.flush(kernels(), stream_, scratch_);
       for (auto& [weight, range] : result_.inputs) {
         range = result_.inputs.at(result_.first_of_group.at(weight));
       }
@@ -215,6 +216,7 @@ class Calibrator {
   CalibrationLayout layout_;
   int64_t moment_bytes_ = 0;  // of those that are still needed
   Stream stream_;             // where their products run
+  InputMoments::Scratch scratch_;
   Schedule schedule_;
   bool guided_ = false;
   Condition negative_;

@@ -47,7 +47,8 @@ void multiply_floats(MatMulArgs args, const Kernels& kernels, Stream stream) {
   kernels.matmul.launch(args, stream);
 }
 
-void InputMoments::add(const ConstView& x, const Kernels& kernels, Stream stream) {
+void InputMoments::add(const ConstView& x, const Kernels& kernels, Stream stream,
+                       Scratch& scratch) {
   const int64_t cols = x.shape[-1], all = cols == 0 ? 0 : x.shape.numel() / cols;
   if (all == 0) return;
   if (size_ == 0) {
@@ -57,7 +58,9 @@ void InputMoments::add(const ConstView& x, const Kernels& kernels, Stream stream
   HT_ASSERT(size_ == cols);
   // Neighbouring tokens are alike: some of them, evenly spread, tell as much as all.
   const int64_t rows = std::min(all, kMostRows);
-  if (static_cast<int64_t>(rows_.size()) / cols + rows > kMostCollected) flush(kernels, stream);
+  if (static_cast<int64_t>(rows_.size()) / cols + rows > kMostCollected) {
+    flush(kernels, stream, scratch);
+  }
   rows_.reserve(static_cast<size_t>(kMostCollected * cols));  // and no more, as bytes() says
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t from = r * all / rows * cols;
@@ -69,17 +72,17 @@ void InputMoments::add(const ConstView& x, const Kernels& kernels, Stream stream
   }
 }
 
-void InputMoments::flush(const Kernels& kernels, Stream stream) {
+void InputMoments::flush(const Kernels& kernels, Stream stream, Scratch& scratch) {
   if (rows_.empty()) return;
   const int64_t rows = static_cast<int64_t>(rows_.size()) / size_;
-  std::vector<float> product(sums_.size());
+  if (scratch.size() < sums_.size()) scratch.resize(sums_.size());
   MatMulArgs args;
   args.how = {true, false};
   args.a = args.b = {rows_.data(), DType::kF32, {rows, size_}};
-  args.y = {product.data(), DType::kF32, {size_, size_}};
+  args.y = {scratch.data(), DType::kF32, {size_, size_}};
   multiply_floats(args, kernels, stream);
   parallel_for(stream.threads, size_, 16, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin * size_; i < end * size_; ++i) sums_[i] += product[i];
+    for (int64_t i = begin * size_; i < end * size_; ++i) sums_[i] += scratch[i];
   });
   rows_ = {};  // gives its memory back
 }

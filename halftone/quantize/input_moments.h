@@ -14,10 +14,13 @@ class InputMoments {
   // collected, and multiplied when there are enough of them: by this table, where its stream runs.
   static constexpr int64_t kMostRows = 128;
   static constexpr int64_t kMostCollected = 2048;
-  void add(const ConstView& x, const Kernels& kernels, Stream stream);
+  // `scratch` takes products on their way to the sums, and is kept from one to the next: memory
+  // that is new costs more than the sum.
+  using Scratch = std::vector<float>;
+  void add(const ConstView& x, const Kernels& kernels, Stream stream, Scratch& scratch);
   // Rows that were collected become part of the sums. When this is called decides about the order
   // of sums, and so about their last bits.
-  void flush(const Kernels& kernels, Stream stream);
+  void flush(const Kernels& kernels, Stream stream, Scratch& scratch);
 
   int64_t size() const { return size_; }  // K
   // [K, K]; nothing is collected.

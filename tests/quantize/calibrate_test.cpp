@@ -91,12 +91,13 @@ TEST_F(Calibrate, MomentsWhereTheModelRunsAreThoseByHand) {
   constexpr int64_t kRows = 100, kWidth = 72;
   const auto x = test::gaussians(3, kRows * kWidth);
   InputMoments moments;
+  InputMoments::Scratch scratch;
   for (int i = 0; i < 3; ++i) {
     moments.add({x.data(), DType::kF32, {kRows, kWidth}}, test::tested_kernels(),
-                test::tested_stream());
-    if (i == 1) moments.flush(test::tested_kernels(), test::tested_stream());
+                test::tested_stream(), scratch);
+    if (i == 1) moments.flush(test::tested_kernels(), test::tested_stream(), scratch);
   }
-  moments.flush(test::tested_kernels(), test::tested_stream());
+  moments.flush(test::tested_kernels(), test::tested_stream(), scratch);
   for (int64_t i = 0; i < kWidth; ++i) {
     for (int64_t j = 0; j < kWidth; ++j) {
       double sum = 0;

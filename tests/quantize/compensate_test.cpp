@@ -36,13 +36,14 @@ Tensor correlated_inputs() {
 
 InputMoments moments_of(const Tensor& x) {
   InputMoments moments;
+  InputMoments::Scratch scratch;
   constexpr int64_t kAtATime = 100;
   static_assert(kAtATime <= InputMoments::kMostRows);
   for (int64_t r = 0; r < kRows; r += kAtATime) {
     const Tensor part = x.rows(r, r + kAtATime);
-    moments.add({part.bytes().data(), part.dtype(), part.shape()}, cpu_kernels(), {2});
+    moments.add({part.bytes().data(), part.dtype(), part.shape()}, cpu_kernels(), {2}, scratch);
   }
-  moments.flush(cpu_kernels(), {2});
+  moments.flush(cpu_kernels(), {2}, scratch);
   return moments;
 }
 
@@ -144,11 +145,12 @@ TEST(Compensate, CodesAreThoseOfTheDefinition) {
 TEST(Compensate, TheTableWithoutFastProductsGivesTheSameSums) {
   const Tensor x = correlated_inputs().rows(0, 100);
   InputMoments fast, plain;
+  InputMoments::Scratch scratch;
   const ConstView view{x.bytes().data(), x.dtype(), x.shape()};
-  fast.add(view, cpu_kernels(), {2});
-  plain.add(view, cpu_scalar_kernels(), {2});
-  fast.flush(cpu_kernels(), {2});
-  plain.flush(cpu_scalar_kernels(), {2});
+  fast.add(view, cpu_kernels(), {2}, scratch);
+  plain.add(view, cpu_scalar_kernels(), {2}, scratch);
+  fast.flush(cpu_kernels(), {2}, scratch);
+  plain.flush(cpu_scalar_kernels(), {2}, scratch);
   for (size_t i = 0; i < plain.sums().size(); ++i) {
     ASSERT_NEAR(fast.sums()[i], plain.sums()[i], 1e-2) << i;
   }
