@@ -23,6 +23,13 @@ namespace halftone::test {
 
 namespace fs = std::filesystem;
 
+// Where the build reads no recipes and no --config, for which it needs toml++.
+#if defined(HALFTONE_TOML)
+#define HT_NEEDS_TOML() static_cast<void>(0)
+#else
+#define HT_NEEDS_TOML() GTEST_SKIP() << "this build has no toml++"
+#endif
+
 struct Result {
   int code;
   std::string out, err;

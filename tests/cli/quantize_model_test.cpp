@@ -92,6 +92,7 @@ TEST_F(CliQuantizeModel, CalibratesCertifiesAndRunsFromTheFolder) {
 }
 
 TEST_F(CliQuantizeModel, VariantsOfNvfp4AreChosenByNameStoredAndRun) {
+  HT_NEEDS_TOML();
   for (const char* variant : {"nvfp4-4over6", "nvfp4-16x16"}) {
     const Result result = calibrated(variant, variant, {"--certify", "0"});
     ASSERT_EQ(result.code, 0) << result.err;
@@ -115,6 +116,7 @@ TEST_F(CliQuantizeModel, VariantsOfNvfp4AreChosenByNameStoredAndRun) {
 
 // Formats that a search or a recipe would add are held to the dialect, too.
 TEST_F(CliQuantizeModel, NoFormatIsChosenThatTheDialectCannotHold) {
+  HT_NEEDS_TOML();
   const Result result = calibrated(
       "nvfp4", "out", {"--budget", "cosine=0.9999", "--certify", "0", "--dialect", "comfyui"});
   ASSERT_EQ(result.code, 0) << result.err;
@@ -128,6 +130,7 @@ TEST_F(CliQuantizeModel, NoFormatIsChosenThatTheDialectCannotHold) {
 }
 
 TEST_F(CliQuantizeModel, ARecipeDoesTheSameAgain) {
+  HT_NEEDS_TOML();
   ASSERT_EQ(calibrated("fp8", "one", {"--exclude", "layers.0.*"}).code, 0);
   const Result again = quantize({"--recipe", path("one/recipe.toml"), "-o", path("two")});
   ASSERT_EQ(again.code, 0) << again.err;
@@ -138,6 +141,7 @@ TEST_F(CliQuantizeModel, ARecipeDoesTheSameAgain) {
 }
 
 TEST_F(CliQuantizeModel, ARecipeThatASearchFoundDoesTheSameAgain) {
+  HT_NEEDS_TOML();
   ASSERT_EQ(calibrated("nvfp4", "one", {"--budget", "cosine=0.99"}).code, 0);
   const Result again = quantize({"--recipe", path("one/recipe.toml"), "-o", path("two")});
   ASSERT_EQ(again.code, 0) << again.err;
@@ -317,6 +321,7 @@ TEST_F(CliQuantizeModel, WhatIsNotFiniteIsKeptAndNamed) {
 }
 
 TEST_F(CliQuantizeModel, WrongUsageIsOneLine) {
+  HT_NEEDS_TOML();
   expect_one_line(quantize({"-o", path("x")}), 2, "--format: is needed, or a --recipe");
   expect_one_line(quantize({"-f", "fp8", "--budget", "speed=3", "-o", path("x")}), 2, "--budget");
   expect_one_line(quantize({"-f", "fp8", "-o", path("model")}), 2, "the output is the input");
@@ -368,6 +373,7 @@ TEST_F(CliQuantizeModel, WhatNeedsCalibrationSaysSo) {
 }
 
 TEST_F(CliQuantizeModel, ARecipesOwnCalibrationIsNotChanged) {
+  HT_NEEDS_TOML();
   ASSERT_EQ(calibrated("fp8", "one", {"--certify", "0"}).code, 0);
   const std::string recipe = path("one/recipe.toml");
   for (const std::string flag : {"--samples=4", "--size=24x16", "--steps=2", "--seed=7"}) {

@@ -102,6 +102,7 @@ TEST_F(CliTrain, TellsWhatHappens) {
 }
 
 TEST_F(CliTrain, FlagsFromAFile) {
+  HT_NEEDS_TOML();
   test::write_file(path("run.toml"),
                    "steps = 2\nrank = 3\ntargets = [\"attention\"]\nresume = true\n"
                    "[train]\nlr = 0.5\nsave_every = 1\n");
