@@ -139,7 +139,8 @@ ModelMemory Pipeline::plan(const Shape& latents, const SamplerGraph& sampler,
   add_weights(model_->codec_part().weights(), memory);
   const bool on_device = model_->options().stream.device != nullptr;
   std::set<const Program*> seen;
-  const auto consider = [&](const Entry& entry) {
+  // `beside` is what others hold meanwhile.
+  const auto consider = [&](const Entry& entry, int64_t beside = 0) {
     const MemoryUse& use = entry.program->memory();
     if (on_device) {  // results lie among the values, and inputs of all programs stay
       if (seen.insert(entry.program.get()).second) memory.borders += use.resident;
@@ -149,10 +150,10 @@ ModelMemory Pipeline::plan(const Shape& latents, const SamplerGraph& sampler,
       }
       return;
     }
-    if (use.working() > memory.arena + memory.workspace + memory.borders) {
+    if (use.working() + beside > memory.arena + memory.workspace + memory.borders) {
       memory.arena = use.arena;
       memory.workspace = use.workspace;
-      memory.borders = use.borders;
+      memory.borders = use.borders + beside;
     }
   };
   const Conditioner& conditioner = model_->conditioner();
@@ -176,13 +177,15 @@ ModelMemory Pipeline::plan(const Shape& latents, const SamplerGraph& sampler,
   const Shape one{latents[1], latents[2], latents[3]};
   DenoiserShape shape = model_->denoiser().shape(one, texts);
   shape.rows = rows;
-  consider(denoiser_program(shape, {false, sampler}, slots));
-  consider(decoder_program({1, latents[1], latents[2], latents[3]}));
+  // Of jobs: latents, and what the sampler remembers.
+  const int64_t of_jobs = sampler.jobs * (1 + static_cast<int64_t>(sampler.memories)) *
+                          latents.numel() * static_cast<int64_t>(sizeof(float));
+  const Entry& denoiser = denoiser_program(shape, {false, sampler}, slots);
+  const int64_t of_denoiser = denoiser.program->memory().resident;  // inputs that it was given
+  consider(denoiser, of_jobs);
+  consider(decoder_program({1, latents[1], latents[2], latents[3]}), of_jobs + of_denoiser);
   arena_->expect(memory.arena + memory.workspace);
-  if (on_device) {  // of jobs: latents, and what the sampler remembers
-    const int64_t latent_bytes = latents.numel() * static_cast<int64_t>(sizeof(float));
-    memory.borders += sampler.jobs * (1 + static_cast<int64_t>(sampler.memories)) * latent_bytes;
-  }
+  if (on_device) memory.borders += of_jobs;
   return memory;
 }
 

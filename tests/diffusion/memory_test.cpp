@@ -80,9 +80,9 @@ class Memory : public testing::Test {
  protected:
   void SetUp() override {
     const std::filesystem::path data = HALFTONE_TEST_DATA;
-    // Large enough that what is not planned (the tokenizer; what oneDNN packs operands into, about
-    // 0.6 MiB for each thread that is inside of a product) is far below 5%. Few groups, so that a
-    // group is a large part of a value.
+    // Large enough that what is not planned (the tokenizer; what products pack operands into, 0.2
+    // MiB for each thread that is inside of one, with oneDNN about 0.6) is far below 5%. Few
+    // groups, so that a group is a large part of a value.
     const auto description = test::one_layer_zimage({{"mid_block_add_attention", false}});
     test::write_zimage_folder(dir_ / "model", description, data / "tokenizer" / "tokenizer.json");
   }
@@ -115,7 +115,7 @@ class Memory : public testing::Test {
     [[maybe_unused]] const int64_t resident_before = anonymous_bytes();
     const auto model = load(point);
     const ModelMemory planned = plan_generate(*model, request);
-    EXPECT_GT(planned.peak(), 50 << 20);
+    EXPECT_GT(planned.peak(), 48 << 20);
     most_in_use = in_use.load();
     int64_t resident = 0;
     // Pictures are handed over as they are finished, and none is kept.
