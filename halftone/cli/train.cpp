@@ -7,12 +7,14 @@
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/text.h"
+#include "halftone/base/threads.h"
 #include "halftone/cli/config_file.h"
 #include "halftone/cli/flags.h"
 #include "halftone/cli/model_options.h"
 #include "halftone/cli/train_events.h"
 #include "halftone/cli/train_screen.h"
 #include "halftone/io/output.h"
+#include "halftone/runtime/devices.h"
 
 namespace halftone::cli {
 namespace {
@@ -25,6 +27,8 @@ struct TrainFlags {
               naming = "diffusers", stored = "bf16", mode = "lora";
   std::string sample_size;
   float alpha = -1;
+  // Ends the others where this one fails: after it was said why.
+  std::unique_ptr<Collective> processes;
 };
 
 // Lines of JSON, each there as soon as it happened.
@@ -94,6 +98,7 @@ TrainOptions options_of(const TrainFlags& flags, const Context& context) {
     throw Error(ErrorCode::kUsage, "--sample-prompt", "does nothing without --sample-every");
   }
   options.stop = context.interrupted;
+  options.processes = flags.processes.get();
   return options;
 }
 
@@ -151,11 +156,24 @@ void check_events(const TrainFlags& flags) {
   }
 }
 
-void run_train(const TrainFlags& flags, const Context& context) {
+// Processes of one machine share its cores and its GPUs.
+void share_machine(const Collective& processes, ModelOptions& model) {
+  if (processes.size() == 1) return;
+  if (model.threads == 0) model.threads = std::max(1, hardware_threads() / processes.local_size());
+  if (model.device != "auto" && model.device != "cuda") return;
+  const auto gpus = static_cast<int>(list_gpus().gpus.size());
+  const bool has_cuda = std::ranges::count(backends(), "cuda") > 0;
+  if (gpus > 0 && has_cuda) model.device = fmt::format("cuda:{}", processes.local_rank() % gpus);
+}
+
+void run_train(TrainFlags& flags, const Context& context) {
+  flags.processes = join_processes();
+  share_machine(*flags.processes, flags.model);
+  const bool tells = flags.processes->is_first();
   const TrainOptions options = options_of(flags, context);
   check_events(flags);
-  EventLog log(flags.events, flags.train.resume);
-  const bool quiet = flags.events == "-";
+  EventLog log(tells ? flags.events : "", flags.train.resume);
+  const bool quiet = flags.events == "-" || !tells;
   TrainScreen screen(context, quiet);
   if (context.watch_interrupts) context.watch_interrupts(true);
   try {
@@ -169,7 +187,9 @@ void run_train(const TrainFlags& flags, const Context& context) {
   } catch (const Error& error) {
     log.write(event_json(error));
     if (context.watch_interrupts) context.watch_interrupts(false);
-    throw;
+    if (tells || error.code() != ErrorCode::kCancelled) throw;
+    throw Error(ErrorCode::kCancelled, "", "process {} of {} was interrupted, too",
+                flags.processes->rank() + 1, flags.processes->size());
   }
 }
 

@@ -157,6 +157,14 @@ void Parameters::take_gradients(const Program& program, bool add) {
       stream_);
 }
 
+void Parameters::sum_gradients(Collective& processes, const Collective::Stop& stop) {
+  if (processes.size() == 1) return;
+  const DeviceGuard guard(stream_.device);
+  Tensor host = fetch(gradients_);
+  processes.sum(host.mutable_as<float>(), stop);
+  put(gradients_, host);
+}
+
 double Parameters::gradient_norm() {
   const DeviceGuard guard(stream_.device);
   if (!more_.defined()) more_ = allocate(DType::kF32, count_);

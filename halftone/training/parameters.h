@@ -8,6 +8,7 @@
 
 #include "halftone/kernels/kernels.h"
 #include "halftone/runtime/program.h"
+#include "halftone/training/collective.h"
 
 namespace halftone {
 
@@ -34,6 +35,8 @@ class Parameters {
   void take_gradients(const Program& program, bool add);
   std::map<std::string, Tensor> gradients() const;  // copies in the CPU's memory
 
+  // Over all processes.
+  void sum_gradients(Collective& processes, const Collective::Stop& stop);
   double gradient_norm();  // of all of them together
 
   // `how` without its views.

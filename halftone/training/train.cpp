@@ -53,7 +53,8 @@ class TrainRun {
   TrainRun(Engine& engine, const TrainOptions& options, const TrainSink& events)
       : engine_(engine),
         options_(options),
-        events_(events),
+        processes_(options.processes != nullptr ? *options.processes : alone_),
+        events_(processes_.is_first() ? events : silent_),
         checkpoints_(options.output, options.keep, options.resume) {
     options_.rules.targets = patterns_of(options.targets);
   }
@@ -67,7 +68,9 @@ class TrainRun {
     for (const std::string& line : loaded_.fallbacks) warn(line);
     check_early();
     try {
-      prepare(data, prior);
+      if (processes_.is_first()) prepare(data, prior);
+      processes_.sum(0.0, options_.stop);  // the others find encoded what it has encoded
+      if (!processes_.is_first()) prepare(data, prior);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kCancelled) throw;
       throw Error(ErrorCode::kCancelled, "", "interrupted; what is encoded so far is kept");
@@ -110,7 +113,7 @@ class TrainRun {
     source_.data_hash = std::move(made.hash);
     examples_ = std::move(made.examples);
     no_caption_ = std::move(made.no_caption);
-    samples_ = std::move(made.samples);
+    if (processes_.is_first()) samples_ = std::move(made.samples);
   }
 
   // Encoders have done their work.
@@ -119,7 +122,7 @@ class TrainRun {
     loaded_.pipeline.reset();
     loaded_.model = model;
     trainer_ = std::make_unique<Trainer>(model, std::move(examples_), options_.rules,
-                                         std::move(no_caption_));
+                                         std::move(no_caption_), &processes_);
     loaded_.pipeline = std::make_unique<Pipeline>(model, trainer_->arena());
     if (samples_) samples_->tell(*loaded_.pipeline);
   }
@@ -308,6 +311,7 @@ class TrainRun {
   }
 
   std::string save() {
+    if (!processes_.is_first()) return {};
     const TrainedSoFar so_far{trainer_->state(), result_.curve};
     const std::string path =
         checkpoints_
@@ -338,7 +342,8 @@ class TrainRun {
     at.learning_rate = made.learning_rate;
     at.gradient_norm = made.gradient_norm;
     if (steps > 0) {
-      const double rows = static_cast<double>(options_.rules.batch * options_.rules.accumulate);
+      const double rows =
+          static_cast<double>(options_.rules.batch * options_.rules.accumulate * processes_.size());
       at.samples_per_second = result_.samples_per_second = steps * rows / step_seconds_;
       at.seconds_left = step_seconds_ / steps * static_cast<double>(total - made.step);
     }
@@ -377,7 +382,10 @@ class TrainRun {
         if (samples_ && (made.step % options_.samples.every == 0 || trainer_->done())) {
           make_samples(made.step);
         }
-        if (options_.stop && options_.stop() && !trainer_->done()) {
+        // If one stops, all do.
+        const bool stop = options_.stop && options_.stop() && !trainer_->done();
+        if (processes_.sum(stop ? 1.0 : 0.0, options_.stop) > 0) {
+          processes_.leave();
           throw Error(ErrorCode::kCancelled, "", "interrupted");
         }
       }
@@ -389,11 +397,21 @@ class TrainRun {
 
   // What was reached is kept, whatever ended it.
   [[noreturn]] void end_early(const Error& error) {
+    const bool interrupted = error.code() == ErrorCode::kCancelled;
+    try {
+      save_what_is_there(error);
+    } catch (const Error&) {
+      if (interrupted) processes_.give_up();
+      throw;
+    }
+  }
+
+  [[noreturn]] void save_what_is_there(const Error& error) {
     const auto step = static_cast<int64_t>(result_.curve.size());
     const std::string last =
         saved_ > 0 ? fmt::format("; --resume goes on from step {}", saved_) : std::string();
     const bool disk = error.code() == ErrorCode::kIo;  // it would not take a second one either
-    if (step == 0 || step <= saved_ || disk) {
+    if (step == 0 || step <= saved_ || disk || !processes_.is_first()) {
       throw Error(error.code(), error.where(), "{}{}", error.message(), last);
     }
     std::string path;
@@ -409,6 +427,11 @@ class TrainRun {
   }
 
   void finish() {
+    if (processes_.is_first()) write_all();
+    processes_.leave();
+  }
+
+  void write_all() {
     try {
       write_result(options_.output);
     } catch (const Error& error) {
@@ -434,6 +457,9 @@ class TrainRun {
 
   Engine& engine_;
   TrainOptions options_;
+  Collective alone_;
+  Collective& processes_;
+  const TrainSink silent_ = [](const TrainEvent&) {};
   const TrainSink& events_;
   Checkpoints checkpoints_;
   LoadedModel loaded_;

@@ -46,8 +46,9 @@ struct TrainOptions {
   int64_t save_every = 0;       // steps; 0: only where a run ends early
   int64_t keep = 2;             // checkpoints
   SampleOptions samples;
-  bool resume = false;     // from the last checkpoint beside the output
-  int64_t max_memory = 0;  // 0: what is free
+  bool resume = false;              // from the last checkpoint beside the output
+  int64_t max_memory = 0;           // 0: what is free
+  Collective* processes = nullptr;  // that train together; the first of them writes
   // Asked after every step: true ends the run with a checkpoint. So does ModelSpec::cancelled.
   std::function<bool()> stop;
 };

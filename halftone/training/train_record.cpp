@@ -8,6 +8,7 @@ using nlohmann::ordered_json;
 
 ordered_json run_record(const TrainOptions& options, const TrainSource& source) {
   const TrainRules& r = options.rules;
+  const int64_t processes = options.processes != nullptr ? options.processes->size() : 1;
   const auto number = [](float v) { return ordered_json::parse(fmt::format("{}", v)); };
   ordered_json record = {{"mode", to_string(r.mode)},
                          {"teacher", r.teacher},
@@ -16,7 +17,7 @@ ordered_json run_record(const TrainOptions& options, const TrainSource& source) 
                          {"targets", options.targets},
                          {"rank", r.rank},
                          {"alpha", number(r.alpha)},
-                         {"batch", r.batch},
+                         {"batch", r.batch * processes},
                          {"accumulate", r.accumulate},
                          {"lr", number(r.optimizer.learning_rate)},
                          {"weight-decay", number(r.optimizer.weight_decay)},

@@ -77,13 +77,15 @@ std::vector<std::string> trained_weights(const Model& model, const TrainRules& r
 }
 
 Trainer::Trainer(std::shared_ptr<const Model> model, std::vector<TrainExample> examples,
-                 const TrainRules& rules, Condition no_caption)
-    : model_(std::move(model)),
+                 const TrainRules& rules, Condition no_caption, Collective* processes)
+    : processes_(processes != nullptr ? *processes : alone_),
+      model_(std::move(model)),
       examples_(std::move(examples)),
       rules_(rules),
       objective_(model_->sampling().scheduler, rules.sigmas, rules.min_snr),
       no_caption_(std::move(no_caption)),
-      order_(sizes_of(examples_), std::max<int64_t>(1, rules.batch), rules.seed) {
+      order_(sizes_of(examples_), std::max<int64_t>(1, rules.batch) * processes_.size(),
+             rules.seed) {
   const auto need = [](bool fine, const char* field, const char* why) {
     if (!fine) throw Error(ErrorCode::kInvalidInput, field, "{}", why);
   };
@@ -143,7 +145,9 @@ int64_t Trainer::parts() const {
 
 std::vector<Trainer::Row> Trainer::rows_of(const std::vector<size_t>& batch, int64_t part) const {
   std::vector<Row> rows;
-  for (size_t r = 0; r < batch.size(); ++r) {
+  const auto own = batch.size() / static_cast<size_t>(processes_.size());
+  const size_t first = own * static_cast<size_t>(processes_.rank());
+  for (size_t r = first; r < first + own; ++r) {
     const TrainExample& example = examples_[batch[r]];
     const auto at = static_cast<uint64_t>(part) * batch.size() + r;
     const PhiloxKey key = draw_key(rules_.seed, Draw::kCaption, static_cast<uint64_t>(step_), at);
@@ -337,11 +341,13 @@ TrainStep Trainer::step() {
     for (int64_t part = 0; part < rules_.accumulate; ++part) {
       loss += run(rows_of(order_.next(), part), part > 0);
     }
+    loss = processes_.sum(loss, model_->options().cancelled);
+    parameters_->sum_gradients(processes_, model_->options().cancelled);
   } catch (...) {  // cancelled: the step is still to come
     order_.seek(before);
     throw;
   }
-  const auto parts = static_cast<double>(rules_.accumulate);
+  const auto parts = static_cast<double>(rules_.accumulate * processes_.size());
   TrainStep made;
   made.loss = loss / parts;
   made.gradient_norm = parameters_->gradient_norm() / parts;

@@ -70,8 +70,9 @@ class Trainer {
  public:
   // Errors name a field of the rules: no examples, patterns that match nothing, a rank below 1.
   // `no_caption` is what caption dropout shows instead.
+  // With others, each process takes its own rows of a batch that is so many times as large.
   Trainer(std::shared_ptr<const Model> model, std::vector<TrainExample> examples,
-          const TrainRules& rules, Condition no_caption = {});
+          const TrainRules& rules, Condition no_caption = {}, Collective* processes = nullptr);
 
   bool done() const { return step_ >= rules_.steps; }
   // A loss or a gradient that is no number is an Error that names the step and the weight; nothing
@@ -122,6 +123,8 @@ class Trainer {
   std::map<std::string, Tensor> initial_weights() const;
   std::string first_without_number() const;
 
+  Collective alone_;
+  Collective& processes_;
   std::shared_ptr<const Model> model_;
   std::shared_ptr<const Model> teacher_;  // in high precision, where there is one
   std::vector<TrainExample> examples_;

@@ -55,27 +55,33 @@ class Cli : public testing::Test {
   // `prepare` runs in the process before the program does: limits, for instance.
   Result run(
       const std::vector<std::string>& arguments, const std::function<void()>& prepare = [] {}) {
-    const fs::path out = dir_ / "stdout.txt", err = dir_ / "stderr.txt";
-    const pid_t child = start(arguments, out, err, prepare);
+    return finished(start(arguments, dir_ / "stdout.txt", dir_ / "stderr.txt", prepare));
+  }
+  // What a process has printed to these files.
+  Result finished(pid_t child) {
     int status = 0;
     ::waitpid(child, &status, 0);
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status), read_file(out),
-            read_file(err)};
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status),
+            read_file(dir_ / "stdout.txt"), read_file(dir_ / "stderr.txt")};
   }
 
   static pid_t start(
       const std::vector<std::string>& given, const fs::path& out, const fs::path& err,
       const std::function<void()>& prepare = [] {}) {
-    const std::vector<std::string> arguments = on_cpu(given);
+    return start_program(HALFTONE_PROGRAM, on_cpu(given), out, err, prepare);
+  }
+  static pid_t start_program(const char* program, const std::vector<std::string>& arguments,
+                             const fs::path& out, const fs::path& err,
+                             const std::function<void()>& prepare) {
     const pid_t child = ::fork();
     if (child != 0) return child;
-    std::vector<char*> argv = {const_cast<char*>(HALFTONE_PROGRAM)};
+    std::vector<char*> argv = {const_cast<char*>(program)};
     for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
     argv.push_back(nullptr);
     ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 1);
     ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
     prepare();
-    ::execv(HALFTONE_PROGRAM, argv.data());
+    ::execv(program, argv.data());
     ::_exit(127);
   }
 

@@ -5,6 +5,7 @@
 
 #include "halftone/io/png.h"
 #include "halftone/io/safetensors_file.h"
+#include "halftone/tensor/float_values.h"
 #include "tests/cli/process.h"
 #include "tests/support/tiny_zimage.h"
 
@@ -213,6 +214,113 @@ TEST_F(CliTrain, TheWholeModelIsTrainedWrittenAndRun) {
                        "-o", path("x.safetensors")}),
                   1, "high precision");
 }
+
+#if defined(HALFTONE_MPIRUN)
+// Processes on this machine alone, whoever starts them.
+class CliTrainTogether : public CliTrain {
+ protected:
+  Result together(int processes, std::vector<std::string> arguments) {
+    return finished(begin(processes, std::move(arguments)));
+  }
+  pid_t begin(int processes, std::vector<std::string> arguments) {
+    arguments = test::on_cpu(std::move(arguments));
+    std::vector<std::string> all = {"-n", std::to_string(processes), HALFTONE_PROGRAM};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    return start_program(HALFTONE_MPIRUN, all, dir_ / "stdout.txt", dir_ / "stderr.txt", [] {
+      for (const char* name : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+                               "OMPI_MCA_rmaps_base_oversubscribe"}) {
+        ::setenv(name, "1", 1);
+      }
+      ::setenv("OMPI_MCA_plm", "isolated", 1);
+      ::setenv("OMPI_MCA_btl", "self,vader", 1);
+    });
+  }
+};
+
+void kill_one_child_of(pid_t parent) {
+  std::istringstream children(test::read_file("/proc/" + std::to_string(parent) + "/task/" +
+                                              std::to_string(parent) + "/children"));
+  pid_t child = 0;
+  while (children >> child) {
+  }
+  ASSERT_GT(child, 0);
+  ::kill(child, SIGKILL);
+}
+
+std::vector<int> steps_of(const fs::path& checkpoints) {
+  std::vector<int> steps;
+  for (const auto& entry : fs::directory_iterator(checkpoints)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("step-")) steps.push_back(std::stoi(name.substr(5)));
+  }
+  return steps;
+}
+
+std::vector<float> values_of(const std::string& file) {
+  std::vector<float> all;
+  const SafetensorsFile read(file);
+  for (const TensorEntry& entry : read.tensors()) {
+    const auto values = float_values(read.tensor(entry));
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
+
+// Two processes with a batch of one are one process with a batch of two.
+TEST_F(CliTrainTogether, AreOneWithALargerBatch) {
+  const std::vector<std::string> more = {"--steps", "6", "--stored", "fp32", "--threads", "1"};
+  auto alone = arguments("alone.safetensors", {"--batch", "2", "--events", path("alone.jsonl")});
+  alone.insert(alone.end(), more.begin(), more.end());
+  ASSERT_EQ(run(alone).code, 0);
+  auto two = arguments("two.safetensors", {"--batch", "1", "--events", path("events.jsonl"),
+                                           "--sample-every", "6", "--sample-steps", "2"});
+  two.insert(two.end(), more.begin(), more.end());
+  const Result result = together(2, two);
+  ASSERT_EQ(result.code, 0) << result.err;
+  const auto a = values_of(path("alone.safetensors")), b = values_of(path("two.safetensors"));
+  ASSERT_EQ(a.size(), b.size());
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    size += a[i] * a[i];
+  }
+  EXPECT_LE(std::sqrt(difference / size), 1e-5);  // AdamW divides by what may be small
+  EXPECT_THAT(result.out, HasSubstr("6 steps on 3 pictures"));
+  EXPECT_EQ(result.out.find("6 steps"), result.out.rfind("6 steps")) << "one of them tells";
+  const auto losses = [](const std::vector<json>& events) {
+    std::vector<double> all;
+    for (const json& event : events) {
+      if (event["event"] == "progress") all.push_back(event["loss"]);
+    }
+    return all;
+  };
+  const auto one = losses(events_of(test::read_file(path("alone.jsonl"))));
+  const auto both = losses(events_of(test::read_file(path("events.jsonl"))));
+  ASSERT_EQ(both.size(), 6u);
+  for (size_t i = 0; i < both.size(); ++i) EXPECT_NEAR(both[i], one[i], 1e-6 * one[i]) << i;
+}
+
+TEST_F(CliTrainTogether, OneThatDiesEndsTheOthersAndTheRunGoesOn) {
+  const std::vector<std::string> long_run = {"--steps",   "100000", "--batch",      "1",
+                                             "--threads", "1",      "--save-every", "5"};
+  auto two = arguments("out.safetensors", {});
+  two.insert(two.end(), long_run.begin(), long_run.end());
+  const pid_t launcher = begin(2, two);
+  for (int i = 0; i < 600 && !fs::exists(path("out.checkpoints/step-000005")); ++i) {
+    ::usleep(100000);
+  }
+  ASSERT_TRUE(fs::exists(path("out.checkpoints/step-000005")));
+  kill_one_child_of(launcher);
+  const Result ended = finished(launcher);
+  EXPECT_NE(ended.code, 0);
+  std::vector<std::string> again = arguments("out.safetensors", {"--batch", "2", "--resume"});
+  const auto last = std::ranges::max(steps_of(path("out.checkpoints")));
+  again.insert(again.end(), {"--steps", std::to_string(last + 1), "--threads", "1"});
+  const Result resumed = run(again);  // by one process, with the same batch
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_THAT(resumed.out, HasSubstr("resumed from step " + std::to_string(last)));
+}
+#endif
 
 }  // namespace
 }  // namespace halftone

@@ -48,6 +48,7 @@ GenerateRequest request_of(const std::string& prompt, int steps, float guidance,
 }
 
 TEST(EmojiModel, LatentsEqualDiffusers) {
+  HT_SKIP_WHERE_SANITIZED();
   const SafetensorsFile fixture(std::filesystem::path(HALFTONE_TEST_DATA) / "emoji" /
                                 "latents.safetensors");
   const auto cases = parse_json(fixture.metadata().at("cases"), "fixture");

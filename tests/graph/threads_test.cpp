@@ -7,6 +7,7 @@
 #include "halftone/passes/lower.h"
 #include "halftone/passes/quantize.h"
 #include "tests/support/run_graph.h"
+#include "tests/support/sanitizers.h"
 
 namespace halftone {
 namespace {
@@ -80,6 +81,7 @@ TEST(Threads, DoNotChangeTheBitsOfAnyOp) {
 }
 
 TEST(Threads, DoNotChangeTheBitsOfQuantizedProducts) {
+  HT_SKIP_WHERE_SANITIZED();
   for (const Format& format : all_formats()) {
     if (!format.quantized()) continue;
     auto graph = std::make_shared<Graph>();

@@ -32,8 +32,8 @@ struct Geometry {
                                std::max<int64_t>(y_plane, 16));
   }
 
-  // Calls fn(row of the matrix of patches, pixel - first, pixels in one row of x, where in the
-  // plane of a channel), for runs of pixels whose values exist.
+  // Of the pixels [first, first + count) of the result, runs whose values under this tap exist:
+  // calls fn(pixel - first, pixels, where the value of the first lies in the plane of a channel).
   template <class Fn>
   void for_each_run(int64_t tap, int64_t first, int64_t count, const Fn& fn) const {
     const int64_t u = tap / kernel_width - how.pad[0], v = tap % kernel_width - how.pad[1];
