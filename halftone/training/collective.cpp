@@ -1,21 +1,17 @@
 #include "halftone/training/collective.h"
 
+#include <dlfcn.h>
+
 #include <cstdlib>
+#include <filesystem>
 
 #include "halftone/base/error.h"
-
-#if defined(HALFTONE_MPI)
-#include <mpi.h>
-
-#include <algorithm>
-#include <chrono>
-#include <optional>
-#include <thread>
-#include <vector>
-#endif
+#include "halftone/training/mpi_module.h"
 
 namespace halftone {
 namespace {
+
+namespace fs = std::filesystem;
 
 // What Open MPI, and MPICH and its relatives, tell the processes that they start.
 bool was_started_among_others() {
@@ -26,104 +22,74 @@ bool was_started_among_others() {
   return false;
 }
 
-#if defined(HALFTONE_MPI)
+// Beside the program, or where it is installed. MPI finds its own parts only where its symbols are
+// everybody's.
+const MpiModule& load_module() {
+  std::error_code ignored;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  std::string why;
+  for (const fs::path& folder : {program, program / "../lib/halftone"}) {
+    void* module = ::dlopen((folder / kMpiModuleFile).c_str(), RTLD_NOW | RTLD_GLOBAL);
+    if (module == nullptr) {
+      if (fs::exists(folder / kMpiModuleFile, ignored)) why = ::dlerror();
+      continue;
+    }
+    void* function = ::dlsym(module, kMpiModuleFunction);
+    if (function != nullptr) return *reinterpret_cast<MpiModuleFunction>(function)();
+    why = ::dlerror();
+  }
+  throw Error(ErrorCode::kUnsupported, "mpirun", "has started several processes, and {}",
+              why.empty() ? "this build has no MPI: build it with -DHALFTONE_MPI=ON" : why);
+}
+
 class MpiCollective : public Collective {
  public:
-  MpiCollective() {
-    int provided = 0;
-    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
-    MPI_Comm_size(MPI_COMM_WORLD, &size_);
-    MPI_Comm here = MPI_COMM_NULL;
-    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
-    MPI_Comm_rank(here, &local_rank_);
-    MPI_Comm_size(here, &local_size_);
-    MPI_Comm_free(&here);
-    // What is left unfinished among all does not keep this one from being reached.
-    MPI_Comm_dup(MPI_COMM_WORLD, &goodbye_);
-  }
+  explicit MpiCollective(const MpiModule& module) : mpi_(module), place_(module.join()) {}
   ~MpiCollective() override {
-    if (!left_) MPI_Abort(MPI_COMM_WORLD, 1);
+    if (!left_) mpi_.abort();
   }
   MpiCollective(const MpiCollective&) = delete;
   MpiCollective& operator=(const MpiCollective&) = delete;
 
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  int local_rank() const override { return local_rank_; }
-  int local_size() const override { return local_size_; }
+  int rank() const override { return place_.rank; }
+  int size() const override { return place_.size; }
+  int local_rank() const override { return place_.local_rank; }
+  int local_size() const override { return place_.local_size; }
 
   void sum(std::span<float> values, const Stop& stop) override {
-    add(values.data(), values.size(), MPI_FLOAT, stop);
+    add(values.data(), values.size(), false, stop);
   }
   void sum(std::span<double> values, const Stop& stop) override {
-    add(values.data(), values.size(), MPI_DOUBLE, stop);
+    add(values.data(), values.size(), true, stop);
   }
   void leave() override {
-    if (!left_) MPI_Finalize();
+    if (!left_) mpi_.leave();
     left_ = true;
   }
   void give_up() override {
-    if (left_) return;
-    MPI_Request request = MPI_REQUEST_NULL;
-    MPI_Ibarrier(goodbye_, &request);
-    constexpr int kTries = 3000;
-    int done = 0;
-    for (int i = 0; i < kTries && done == 0; ++i) {
-      MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-      if (done == 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    left_ = done != 0;  // sums may be under way still, which MPI does not finish with
+    if (!left_) left_ = mpi_.give_up();
   }
 
  private:
-  // With others that were stopped as well, and will say so at the end of their step.
-  static constexpr std::chrono::seconds kPatience{2};
-
-  // In pieces that a count of 32 bits can tell, all on their way at once. Asked for again and
-  // again instead of waited for, so that Ctrl-C is heard while another process is slow or gone.
-  template <class T>
-  void add(T* values, size_t count, MPI_Datatype type, const Stop& stop) {
-    constexpr size_t kPiece = size_t{1} << 24;
-    std::vector<MPI_Request> requests;
-    for (size_t first = 0; first < count; first += kPiece) {
-      requests.emplace_back();
-      MPI_Iallreduce(MPI_IN_PLACE, values + first,
-                     static_cast<int>(std::min(kPiece, count - first)), type, MPI_SUM,
-                     MPI_COMM_WORLD, &requests.back());
-    }
-    using Clock = std::chrono::steady_clock;
-    std::optional<Clock::time_point> stopped;
-    int done = 0;
-    for (int tries = 0; done == 0; ++tries) {
-      MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE);
-      if (done != 0) return;
-      if (!stopped && stop && stop()) stopped = Clock::now();
-      if (stopped && Clock::now() - *stopped > kPatience) {
-        throw Error(ErrorCode::kCancelled, "", "interrupted while waiting for other processes");
-      }
-      constexpr int kEager = 1000;  // then the others are slow, and need the cores
-      if (tries > kEager) std::this_thread::sleep_for(std::chrono::microseconds(100));
-    }
+  void add(void* values, size_t count, bool doubles, const Stop& stop) const {
+    const auto ask = [](const void* of) {
+      const Stop& wanted = *static_cast<const Stop*>(of);
+      return wanted && wanted();
+    };
+    if (mpi_.sum(values, count, doubles, ask, &stop)) return;
+    throw Error(ErrorCode::kCancelled, "", "interrupted while waiting for other processes");
   }
 
-  int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
-  MPI_Comm goodbye_ = MPI_COMM_NULL;
+  const MpiModule& mpi_;
+  MpiModule::Place place_;
   bool left_ = false;
 };
-#endif
 
 }  // namespace
 
 std::unique_ptr<Collective> join_processes() {
   if (!was_started_among_others()) return std::make_unique<Collective>();
-#if defined(HALFTONE_MPI)
-  return std::make_unique<MpiCollective>();
-#else
-  throw Error(ErrorCode::kUnsupported, "mpirun",
-              "has started several processes, and this build has no MPI: build it with "
-              "-DHALFTONE_MPI=ON");
-#endif
+  return std::make_unique<MpiCollective>(load_module());
 }
 
 }  // namespace halftone
