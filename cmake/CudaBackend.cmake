@@ -34,7 +34,8 @@ file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/halftone/kernels/cu
 target_sources(halftone_kernels PRIVATE ${cuda_sources}
   ${CMAKE_BINARY_DIR}/generated/embedded_headers.cpp)
 # Kernels of different files have constants of the same names; newer CMake would put them together.
-file(GLOB kernel_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/halftone/kernels/cuda/*.cu)
+set(kernel_sources ${cuda_sources})
+list(FILTER kernel_sources INCLUDE REGEX "\\.cu$")
 set_source_files_properties(${kernel_sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 target_include_directories(halftone_kernels SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 target_link_libraries(halftone_kernels PRIVATE CUDA::cudart_static CUDA::cublasLt CUDA::nvrtc

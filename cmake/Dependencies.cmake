@@ -1,5 +1,5 @@
 # Libraries, all from Debian packages (tools/setup installs them). What is not there is said
-# and left out: Highway and oneDNN (reference kernels serve), PCRE2 and utf8proc (prompts cannot be
+# and left out: Highway and oneDNN (kernels of our own serve), PCRE2 and utf8proc (prompts cannot be
 # read), xxHash (files have no model hash), toml++ (recipes cannot be read), libjpeg and libwebp
 # (pictures to train on are PNG only).
 find_package(fmt REQUIRED)
@@ -58,7 +58,7 @@ if(CCACHE)
 endif()
 
 if(NOT DNNL_LIBRARY)
-  message(STATUS "GEMM: our own (oneDNN not found), reference convolutions")
+  message(STATUS "GEMM: our own (oneDNN not found), convolutions as products")
 endif()
 if(hwy_FOUND)
   message(STATUS "SIMD: Highway ${hwy_VERSION}")
