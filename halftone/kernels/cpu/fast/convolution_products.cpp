@@ -115,6 +115,13 @@ class Workers {
   int64_t count_;
 };
 
+// Results from a worker's memory.
+void store(const View& y, int64_t at, int64_t n, float* values) {
+  float* to = target(y, at, values);
+  if (to != values) std::copy_n(values, n, to);
+  write(y, at, n, values);
+}
+
 // y of one item: weight [O, C taps] times patches [C taps, pixels].
 class Forward {
  public:
@@ -144,9 +151,7 @@ class Forward {
         const int64_t at = (b * g_.outputs + o) * g_.y_plane + first;
         float* row = y + o * count;
         if (bias.data() != nullptr) affine(row, {1, bias[o]}, count, row);
-        float* to = target(args_.y, at, row);
-        if (to != row) std::copy_n(row, count, to);
-        write(args_.y, at, count, row);
+        store(args_.y, at, count, row);
       }
     });
   }
@@ -192,9 +197,7 @@ class InputGradient {
         g_.scatter(memory, 0, of, first, count, dx);
       }
       const int64_t at = (b * g_.channels + c) * g_.plane, n = of * g_.plane;
-      float* to = target(args_.dx, at, dx);
-      if (to != dx) std::copy_n(dx, n, to);
-      write(args_.dx, at, n, dx);
+      store(args_.dx, at, n, dx);
     });
   }
 
@@ -239,9 +242,7 @@ class WeightGradient {
       for (int64_t o = 0; o < g_.outputs; ++o) {
         const int64_t at = o * k + c * g_.taps;
         float* row = sums + o * n;
-        float* to = target(args_.dweight, at, row);
-        if (to != row) std::copy_n(row, n, to);
-        write(args_.dweight, at, n, row);
+        store(args_.dweight, at, n, row);
       }
     });
   }
