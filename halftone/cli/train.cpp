@@ -462,7 +462,7 @@ void add_train(CLI::App& app, const Context& context) {
       "  halftone train --data pictures --model Z-Image -o style.safetensors --precision fp8 \\\n"
       "    --rank 32 --batch 4 --save-every 100 --sample-every 100\n"
       "  halftone generate --lora style.safetensors \"a lighthouse\"\n"
-      "  halftone train --data pictures --mode full -o tuned.safetensors --ema 0.99\n"
+      "  halftone train --data pictures --model Z-Image --mode full -o tuned.safetensors\n"
       "  halftone generate --model tuned.safetensors --base Z-Image \"a lighthouse\"");
   auto o = std::make_shared<TrainFlags>();
   command->add_option("--data", o->data, "A folder of pictures and captions")->type_name("DIR");
