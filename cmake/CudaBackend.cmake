@@ -38,8 +38,11 @@ set(kernel_sources ${cuda_sources})
 list(FILTER kernel_sources INCLUDE REGEX "\\.cu$")
 set_source_files_properties(${kernel_sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 target_include_directories(halftone_kernels SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-target_link_libraries(halftone_kernels PRIVATE CUDA::cudart_static CUDA::cublasLt CUDA::nvrtc
-  ${CUDNN_LIBRARY})
+# The other libraries are opened when a GPU is used: here, unless the system knows a place itself.
+get_filename_component(cudnn_folder ${CUDNN_LIBRARY} DIRECTORY)
+target_link_libraries(halftone_kernels PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
+set_source_files_properties(${CMAKE_SOURCE_DIR}/halftone/kernels/cuda/libraries.cpp PROPERTIES
+  COMPILE_DEFINITIONS "HALFTONE_CUDA_LIBRARIES=\"${CUDAToolkit_LIBRARY_DIR}\";HALFTONE_CUDNN_LIBRARIES=\"${cudnn_folder}\"")
 # fmt 9 leaves constexpr out under nvcc unless told.
 target_compile_options(halftone_kernels PRIVATE
   $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false -DFMT_USE_CONSTEXPR=1>)

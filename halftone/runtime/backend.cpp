@@ -45,7 +45,13 @@ Backend choose_backend(const std::string& asked) {
       support == Support::kUnavailable) {
     return on_cpu(automatic ? "" : fmt::format("{} {}", gpu.name, why));
   }
-  return {gpu, &cuda_kernels(), make_cuda_context(gpu.device.index), ""};
+  try {
+    return {gpu, &cuda_kernels(), make_cuda_context(gpu.device.index), ""};
+  } catch (const Error& error) {
+    // A library of CUDA that is not there, a GPU that another program keeps to itself.
+    if (error.code() != ErrorCode::kUnsupported) throw;
+    return on_cpu(fmt::format("{}: {}", gpu.name, error.what()));
+  }
 }
 
 }  // namespace halftone

@@ -1,10 +1,10 @@
 // Every call of CUDA's libraries is checked: what fails is an Error that names the call.
 #pragma once
 
-#include <cublasLt.h>
 #include <cuda_runtime.h>
 
 #include "halftone/base/error.h"
+#include "halftone/kernels/cuda/libraries.h"
 
 namespace halftone::cuda {
 
@@ -19,7 +19,7 @@ inline void check(cudaError_t status, const char* call) {
 inline void check(cublasStatus_t status, const char* call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   throw Error(ErrorCode::kUnsupported, "cuBLASLt", "{} failed: {}", call,
-              cublasLtGetStatusString(status));
+              cublaslt().cublasLtGetStatusString(status));
 }
 
 }  // namespace halftone::cuda

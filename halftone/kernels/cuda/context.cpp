@@ -1,5 +1,7 @@
 #include "halftone/kernels/cuda/context.h"
 
+#include <future>
+
 #include "halftone/base/text.h"
 #include "halftone/kernels/cuda/backend.h"
 #include "halftone/kernels/cuda/flush.h"
@@ -53,10 +55,13 @@ Context::Context(int index) : index_(index) {
     throw Error(ErrorCode::kUsage, fmt::format("--device cuda:{}", index),
                 "there is no such GPU; the last one is cuda:{}", count - 1);
   }
+  // Opening the libraries and waking the GPU take as long as each other.
+  std::future<void> libraries = std::async(std::launch::async, [] { cudnn(); });
   HT_CUDA(cudaSetDevice(index));
   HT_CUDA(cudaGetDeviceProperties(&properties_, index));
   HT_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   for (cudaEvent_t& event : marks_) HT_CUDA(cudaEventCreate(&event));
+  libraries.get();
 }
 
 Context::~Context() {

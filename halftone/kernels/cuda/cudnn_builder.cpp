@@ -24,16 +24,17 @@ std::vector<Descriptor> proposals(const Descriptor& graph, cudnnBackendHeurMode_
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode);
   heuristics.finalize();
   int64_t count = 0;
-  HT_CUDNN(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr));
+  HT_CUDNN(cudnn().cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                            CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr));
   std::vector<Descriptor> configs;
   std::vector<cudnnBackendDescriptor_t> raw;
   for (int64_t i = 0; i < count; ++i) {
     configs.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     raw.push_back(configs.back().get());
   }
-  HT_CUDNN(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, raw.data()));
+  HT_CUDNN(cudnn().cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                            CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count,
+                                            raw.data()));
   configs.erase(configs.begin() + count, configs.end());
   return configs;
 }
@@ -42,12 +43,12 @@ std::vector<cudnnBackendNumericalNote_t> notes_of(const Descriptor& config) {
   const Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t raw = engine.get();
   int64_t count = 0;
-  HT_CUDNN(cudnnBackendGetAttribute(config.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
-                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw));
+  HT_CUDNN(cudnn().cudnnBackendGetAttribute(config.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
+                                            CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw));
   std::vector<cudnnBackendNumericalNote_t> notes(CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
-  HT_CUDNN(cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
-                                    CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT,
-                                    &count, notes.data()));
+  HT_CUDNN(cudnn().cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                                            CUDNN_TYPE_NUMERICAL_NOTE,
+                                            CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, notes.data()));
   notes.resize(static_cast<size_t>(count));
   return notes;
 }
@@ -65,32 +66,32 @@ bool allowed(const Descriptor& config, const std::vector<cudnnBackendNumericalNo
 void check(cudnnStatus_t status, const char* call) {
   if (status == CUDNN_STATUS_SUCCESS) return;
   char detail[512] = {};
-  cudnnGetLastErrorString(detail, sizeof(detail));
+  cudnn().cudnnGetLastErrorString(detail, sizeof(detail));
   throw Error(ErrorCode::kUnsupported, "cuDNN", "{} failed: {}: {}", call,
-              cudnnGetErrorString(status), printable(detail, sizeof(detail)));
+              cudnn().cudnnGetErrorString(status), printable(detail, sizeof(detail)));
 }
 
 Cudnn::Cudnn(const Context& context) {
   const RelaxedCapture relaxed;
   cudnnHandle_t handle = nullptr;
-  HT_CUDNN(cudnnCreate(&handle));
-  handle_ = {handle, [](cudnnHandle_t h) { cudnnDestroy(h); }};
-  HT_CUDNN(cudnnSetStream(handle, context.stream()));
+  HT_CUDNN(cudnn().cudnnCreate(&handle));
+  handle_ = {handle, [](cudnnHandle_t h) { cudnn().cudnnDestroy(h); }};
+  HT_CUDNN(cudnn().cudnnSetStream(handle, context.stream()));
 }
 
 // ---- descriptors --------------------------------------------------------------------------------
 
 Descriptor::Descriptor(cudnnBackendDescriptorType_t type) {
   cudnnBackendDescriptor_t made = nullptr;
-  HT_CUDNN(cudnnBackendCreateDescriptor(type, &made));
+  HT_CUDNN(cudnn().cudnnBackendCreateDescriptor(type, &made));
   descriptor_.reset(made);
 }
 
-void Descriptor::finalize() { HT_CUDNN(cudnnBackendFinalize(get())); }
+void Descriptor::finalize() { HT_CUDNN(cudnn().cudnnBackendFinalize(get())); }
 
 void Descriptor::set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                      int64_t count, const void* values) {
-  HT_CUDNN(cudnnBackendSetAttribute(get(), name, type, count, values));
+  HT_CUDNN(cudnn().cudnnBackendSetAttribute(get(), name, type, count, values));
 }
 
 void Descriptor::set(cudnnBackendAttributeName_t name, const Descriptor& value) {
@@ -102,8 +103,8 @@ void Descriptor::set(cudnnBackendAttributeName_t name, const Descriptor& value) 
 Plan::Plan(std::shared_ptr<cudnnContext> handle, Descriptor plan)
     : handle_(std::move(handle)), plan_(std::move(plan)) {
   int64_t count = 0;
-  HT_CUDNN(cudnnBackendGetAttribute(plan_.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                    CUDNN_TYPE_INT64, 1, &count, &workspace_bytes_));
+  HT_CUDNN(cudnn().cudnnBackendGetAttribute(plan_.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                            CUDNN_TYPE_INT64, 1, &count, &workspace_bytes_));
 }
 
 void Plan::run(std::span<const PlanPointer> pointers, void* workspace) const {
@@ -119,18 +120,20 @@ void Plan::run(std::span<const PlanPointer> pointers, void* workspace) const {
            static_cast<int64_t>(addresses.size()), addresses.data());
   pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace);
   pack.finalize();
-  HT_CUDNN(cudnnBackendExecute(handle_.get(), plan_.get(), pack.get()));
+  HT_CUDNN(cudnn().cudnnBackendExecute(handle_.get(), plan_.get(), pack.get()));
 }
 
 std::string Plan::text() const {
   int64_t size = 0;
-  if (cudnnBackendGetAttribute(plan_.get(), CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
-                               CUDNN_TYPE_CHAR, 0, &size, nullptr) != CUDNN_STATUS_SUCCESS) {
+  if (cudnn().cudnnBackendGetAttribute(plan_.get(), CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
+                                       CUDNN_TYPE_CHAR, 0, &size,
+                                       nullptr) != CUDNN_STATUS_SUCCESS) {
     return "";
   }
   std::string text(static_cast<size_t>(size), '\0');
-  if (cudnnBackendGetAttribute(plan_.get(), CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
-                               CUDNN_TYPE_CHAR, size, &size, text.data()) != CUDNN_STATUS_SUCCESS) {
+  if (cudnn().cudnnBackendGetAttribute(plan_.get(), CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
+                                       CUDNN_TYPE_CHAR, size, &size,
+                                       text.data()) != CUDNN_STATUS_SUCCESS) {
     return "";
   }
   text.resize(static_cast<size_t>(size));

@@ -49,7 +49,7 @@ class Descriptor {
 
  private:
   struct Destroy {
-    void operator()(void* descriptor) const { cudnnBackendDestroyDescriptor(descriptor); }
+    void operator()(void* descriptor) const { cudnn().cudnnBackendDestroyDescriptor(descriptor); }
   };
   std::unique_ptr<void, Destroy> descriptor_;
 };

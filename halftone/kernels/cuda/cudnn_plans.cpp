@@ -46,7 +46,7 @@ void PlanTexts::keep(const std::string& problem, const std::string& text) {
 }
 
 std::string PlanTexts::head_of(const std::string& problem) const {
-  return fmt::format("cuDNN {} sm_{} {} multiprocessors {}\n{}", cudnnGetVersion(),
+  return fmt::format("cuDNN {} sm_{} {} multiprocessors {}\n{}", cudnn().cudnnGetVersion(),
                      context_.capability(), context_.multiprocessors(), context_.properties().name,
                      problem);
 }

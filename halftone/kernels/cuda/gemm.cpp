@@ -33,10 +33,10 @@ bool sums_in_order(const cublasLtMatmulAlgo_t& algorithm) {
   uint32_t scheme = 0;
   int32_t splits = 0;
   size_t written = 0;
-  HT_CUDA(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
-                                               &scheme, sizeof scheme, &written));
-  HT_CUDA(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &splits,
-                                               sizeof splits, &written));
+  HT_CUDA(cublaslt().cublasLtMatmulAlgoConfigGetAttribute(
+      &algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme, &written));
+  HT_CUDA(cublaslt().cublasLtMatmulAlgoConfigGetAttribute(
+      &algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &splits, sizeof splits, &written));
   return scheme == CUBLASLT_REDUCTION_SCHEME_NONE && (splits == 0 || splits == 1);
 }
 
@@ -54,7 +54,7 @@ std::string GemmProblem::key() const {
 class Gemms::Descriptors {
  public:
   Descriptors(const GemmProblem& p, const GemmPointers& pointers) {
-    HT_CUDA(cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    HT_CUDA(cublaslt().cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     set(CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     if (p.alpha) set(CUBLASLT_MATMUL_DESC_POINTER_MODE, CUBLASLT_POINTER_MODE_DEVICE);
@@ -81,9 +81,9 @@ class Gemms::Descriptors {
   }
   ~Descriptors() {
     for (const cublasLtMatrixLayout_t made : {a_, b_, y_}) {
-      if (made != nullptr) cublasLtMatrixLayoutDestroy(made);
+      if (made != nullptr) cublaslt().cublasLtMatrixLayoutDestroy(made);
     }
-    if (operation_ != nullptr) cublasLtMatmulDescDestroy(operation_);
+    if (operation_ != nullptr) cublaslt().cublasLtMatmulDescDestroy(operation_);
   }
   Descriptors(const Descriptors&) = delete;
   Descriptors& operator=(const Descriptors&) = delete;
@@ -98,13 +98,14 @@ class Gemms::Descriptors {
  private:
   template <class T>
   void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
-    HT_CUDA(cublasLtMatmulDescSetAttribute(operation_, attribute, &value, sizeof value));
+    HT_CUDA(cublaslt().cublasLtMatmulDescSetAttribute(operation_, attribute, &value, sizeof value));
   }
   static cublasLtMatrixLayout_t layout(cudaDataType_t type, int64_t rows, int64_t columns,
                                        int64_t stride) {
     cublasLtMatrixLayout_t made = nullptr;
-    HT_CUDA(cublasLtMatrixLayoutCreate(&made, type, static_cast<uint64_t>(rows),
-                                       static_cast<uint64_t>(columns), stride > 0 ? stride : rows));
+    HT_CUDA(cublaslt().cublasLtMatrixLayoutCreate(&made, type, static_cast<uint64_t>(rows),
+                                                  static_cast<uint64_t>(columns),
+                                                  stride > 0 ? stride : rows));
     return made;
   }
 
@@ -114,7 +115,7 @@ class Gemms::Descriptors {
 };
 
 Gemms::Gemms(Context& context) : context_(context) {
-  HT_CUDA(cublasLtCreate(&handle_));
+  HT_CUDA(cublaslt().cublasLtCreate(&handle_));
   constexpr std::array<float, 2> kOneAndZero = {1, 0};
   HT_CUDA(cudaMalloc(&one_, sizeof kOneAndZero));
   HT_CUDA(cudaMemcpy(one_, kOneAndZero.data(), sizeof kOneAndZero, cudaMemcpyHostToDevice));
@@ -124,7 +125,7 @@ Gemms::Gemms(Context& context) : context_(context) {
 Gemms::~Gemms() {
   if (changed_) save();
   cudaFree(one_);
-  cublasLtDestroy(handle_);
+  cublaslt().cublasLtDestroy(handle_);
 }
 
 cublasStatus_t Gemms::launch(const Descriptors& d, const GemmPointers& p,
@@ -134,8 +135,9 @@ cublasStatus_t Gemms::launch(const Descriptors& d, const GemmPointers& p,
   const float* here = d.adds() ? &kOne : &kZero;
   const float* there = d.adds() ? one_ : one_ + 1;
   const void* beta = d.alpha_on_device() ? there : here;
-  return cublasLtMatmul(handle_, d.operation(), alpha, p.b, d.a(), p.a, d.b(), beta, p.y, d.y(),
-                        p.y, d.y(), &algorithm, workspace, kWorkspaceBytes, context_.stream());
+  return cublaslt().cublasLtMatmul(handle_, d.operation(), alpha, p.b, d.a(), p.a, d.b(), beta, p.y,
+                                   d.y(), p.y, d.y(), &algorithm, workspace, kWorkspaceBytes,
+                                   context_.stream());
 }
 
 void Gemms::run(const GemmProblem& problem, const GemmPointers& pointers, std::byte* workspace) {
@@ -159,21 +161,22 @@ const cublasLtMatmulAlgo_t& Gemms::algorithm(const GemmProblem& problem,
 cublasLtMatmulAlgo_t Gemms::measure(const GemmProblem& problem, const Descriptors& d,
                                     const GemmPointers& pointers, std::byte* workspace) {
   cublasLtMatmulPreference_t preference = nullptr;
-  HT_CUDA(cublasLtMatmulPreferenceCreate(&preference));
+  HT_CUDA(cublaslt().cublasLtMatmulPreferenceCreate(&preference));
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-    HT_CUDA(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value));
+    HT_CUDA(cublaslt().cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value,
+                                                            sizeof value));
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kWorkspaceBytes});
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
   std::array<cublasLtMatmulHeuristicResult_t, kCandidates> candidates{};
   int count = 0;
   const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle_, d.operation(), d.a(), d.b(), d.y(), d.y(), preference,
-                                     kCandidates, candidates.data(), &count);
-  cublasLtMatmulPreferenceDestroy(preference);
+      cublaslt().cublasLtMatmulAlgoGetHeuristic(handle_, d.operation(), d.a(), d.b(), d.y(), d.y(),
+                                                preference, kCandidates, candidates.data(), &count);
+  cublaslt().cublasLtMatmulPreferenceDestroy(preference);
   if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
     throw Error(ErrorCode::kUnsupported, "cuBLASLt", "no algorithm for the product {}: {}",
-                problem.key(), cublasLtGetStatusString(status));
+                problem.key(), cublaslt().cublasLtGetStatusString(status));
   }
   ++measured_;
   struct Timed {
@@ -224,7 +227,7 @@ void Gemms::load() {
   const std::string folder = cache_folder();
   if (folder.empty()) return;
   file_ = fmt::format("{}/gemm-sm{}-{}-cublaslt{}.txt", folder, context_.capability(),
-                      context_.multiprocessors(), cublasLtGetVersion());
+                      context_.multiprocessors(), cublaslt().cublasLtGetVersion());
   std::ifstream in(file_);
   std::string key, hex;
   while (in >> key >> hex) {

@@ -1,23 +1,23 @@
 #include "halftone/kernels/cuda/jit.h"
 
-#include <nvrtc.h>
-
 #include <array>
 
 #include "halftone/kernels/cuda/cache.h"
+#include "halftone/kernels/cuda/libraries.h"
 
 namespace halftone::cuda {
 namespace {
 
 void check(nvrtcResult status, const char* call) {
   if (status == NVRTC_SUCCESS) return;
-  throw Error(ErrorCode::kUnsupported, "NVRTC", "{} failed: {}", call, nvrtcGetErrorString(status));
+  throw Error(ErrorCode::kUnsupported, "NVRTC", "{} failed: {}", call,
+              nvrtc().nvrtcGetErrorString(status));
 }
 #define HT_NVRTC(call) check((call), #call)
 
 struct Program {
   nvrtcProgram program = nullptr;
-  ~Program() { nvrtcDestroyProgram(&program); }
+  ~Program() { nvrtc().nvrtcDestroyProgram(&program); }
 };
 
 // NVRTC has no standard headers.
@@ -30,7 +30,7 @@ constexpr const char* kIntegers =
 
 std::string everything_that_counts(const std::string& source, int capability) {
   int major = 0, minor = 0;
-  HT_NVRTC(nvrtcVersion(&major, &minor));
+  HT_NVRTC(nvrtc().nvrtcVersion(&major, &minor));
   std::string all = fmt::format("sm_{} nvrtc {}.{}\n", capability, major, minor) + source;
   for (const EmbeddedHeader& header : embedded_headers()) all += header.text;
   return all;
@@ -45,23 +45,23 @@ std::vector<char> compile(const std::string& source, int capability) {
     texts.push_back(header.text);
   }
   Program p;
-  HT_NVRTC(nvrtcCreateProgram(&p.program, source.c_str(), "fused_rows.cu",
-                              static_cast<int>(names.size()), texts.data(), names.data()));
+  HT_NVRTC(nvrtc().nvrtcCreateProgram(&p.program, source.c_str(), "fused_rows.cu",
+                                      static_cast<int>(names.size()), texts.data(), names.data()));
   const std::string target = fmt::format("--gpu-architecture=sm_{}", capability);
   // No contraction, as everywhere: fused and unfused kernels round alike.
   const std::array<const char*, 3> options = {target.c_str(), "--std=c++20", "--fmad=false"};
-  if (nvrtcCompileProgram(p.program, static_cast<int>(options.size()), options.data()) !=
+  if (nvrtc().nvrtcCompileProgram(p.program, static_cast<int>(options.size()), options.data()) !=
       NVRTC_SUCCESS) {
     size_t size = 0;
-    HT_NVRTC(nvrtcGetProgramLogSize(p.program, &size));
+    HT_NVRTC(nvrtc().nvrtcGetProgramLogSize(p.program, &size));
     std::string log(size, '\0');
-    HT_NVRTC(nvrtcGetProgramLog(p.program, log.data()));
+    HT_NVRTC(nvrtc().nvrtcGetProgramLog(p.program, log.data()));
     throw Error(ErrorCode::kUnsupported, "generated kernel", "does not compile: {}", log);
   }
   size_t size = 0;
-  HT_NVRTC(nvrtcGetCUBINSize(p.program, &size));
+  HT_NVRTC(nvrtc().nvrtcGetCUBINSize(p.program, &size));
   std::vector<char> code(size);
-  HT_NVRTC(nvrtcGetCUBIN(p.program, code.data()));
+  HT_NVRTC(nvrtc().nvrtcGetCUBIN(p.program, code.data()));
   return code;
 }
 
