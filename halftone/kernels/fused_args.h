@@ -20,11 +20,12 @@ enum class RowFunction : uint8_t {
   kUnary,
   kSiluMul,
   kCast,
-  kRmsNorm,    // x, weight
-  kLayerNorm,  // x
-  kRope,       // x, cosine, sine
-  kConcat,     // two pieces of a row, side by side
-  kQuantize,   // x; its result is an output and no later step's operand
+  kRmsNorm,      // x, weight
+  kLayerNorm,    // x
+  kRmsNormGrad,  // dy, x, weight; the gradient of x
+  kRope,         // x, cosine, sine
+  kConcat,       // two pieces of a row, side by side
+  kQuantize,     // x; its result is an output and no later step's operand
 };
 
 // How an input lies against the rows.

@@ -40,6 +40,8 @@ std::optional<RowFunction> row_function(Op op) {
       return RowFunction::kRmsNorm;
     case Op::kLayerNorm:
       return RowFunction::kLayerNorm;
+    case Op::kRmsNormGrad:
+      return RowFunction::kRmsNormGrad;
     case Op::kRope:
       return RowFunction::kRope;
     case Op::kConcat:
@@ -127,6 +129,10 @@ class Fuser {
     } else if (!is_float(type)) {
       return std::nullopt;
     }
+    // The gradient of a norm's weight is a sum over rows.
+    for (size_t i = 1; i < node.outputs.size(); ++i) {
+      if (is_result_[node.outputs[i]] || !consumers_[node.outputs[i]].empty()) return {};
+    }
     if (*function == RowFunction::kConcat) {
       const bool columns = std::get<AxisAttributes>(node.attributes).axis == type.shape.rank() - 1;
       if (!columns || type.shape.rank() != 3 || node.inputs.size() != 2 ||
@@ -145,24 +151,29 @@ class Fuser {
   }
 
   void consider(int index) {
-    const Node& node = graph_.nodes()[index];
-    const auto rows = rows_of(node);
+    const auto rows = rows_of(graph_.nodes()[index]);
     if (!rows) return;
-    if (node.op == Op::kConcat) return begin_with_concat(index, *rows);
+    if (graph_.nodes()[index].op == Op::kConcat) return begin_with_concat(index, *rows);
+    place(index, *rows);
+    if (is_gradient(index)) unite_what_it_reads(index);
+  }
+
+  void place(int index, const RowShape& rows) {
+    const Node& node = graph_.nodes()[index];
     for (const int id : node.inputs) {
       const int producer = graph_.values()[id].producer;
       const int group = producer < 0 ? -1 : group_of_[producer];
-      if (group >= 0 && try_join(index, group, *rows)) return;
+      if (group >= 0 && try_join(index, group, rows)) return;
     }
     // Others that read the same memory: the columns of one product, say.
     for (const int id : node.inputs) {
       const int root = columns_of(id).value;
       if (graph_.values()[root].source != Source::kNode) continue;
       for (const int group : readers_of_[root]) {
-        if (try_join(index, group, *rows)) return;
+        if (try_join(index, group, rows)) return;
       }
     }
-    groups_.push_back({*rows, {}, {}, {}});
+    groups_.push_back({rows, {}, {}, {}});
     join(index, static_cast<int>(groups_.size()) - 1);
   }
 
@@ -215,6 +226,59 @@ class Fuser {
     }
     join(index, group);
     return true;
+  }
+
+  // Gradients have two sources, what was kept of the forward pass and what comes from behind, and
+  // so chains that meet: one of them takes the other in.
+  void unite_what_it_reads(int index) {
+    const int group = group_of_[index];
+    for (const int id : graph_.nodes()[index].inputs) {
+      const int producer = graph_.values()[id].producer;
+      const int other = producer < 0 ? -1 : group_of_[producer];
+      if (other >= 0 && other != group && can_unite(group, other)) unite(group, other);
+    }
+  }
+
+  std::vector<int> inputs_of_both(int a, int b) const {
+    std::vector<int> both;
+    for (const int group : {a, b}) {
+      for (const int id : groups_[group].inputs) {
+        if (!is_outside(id, a) || !is_outside(id, b)) continue;
+        if (std::find(both.begin(), both.end(), id) == both.end()) both.push_back(id);
+      }
+    }
+    return both;
+  }
+
+  bool can_unite(int a, int b) {
+    const Group &g = groups_[a], &h = groups_[b];
+    const auto is_concat = [&](int node) { return graph_.nodes()[node].op == Op::kConcat; };
+    if (!g.rows.same_rows(h.rows) || g.rows.length != h.rows.length ||
+        is_gradient(h.nodes.front()) != is_gradient(g.nodes.front()) ||
+        std::any_of(g.nodes.begin(), g.nodes.end(), is_concat) ||
+        std::any_of(h.nodes.begin(), h.nodes.end(), is_concat) ||
+        g.nodes.size() + h.nodes.size() > limits_.steps ||
+        inputs_of_both(a, b).size() > limits_.inputs) {
+      return false;
+    }
+    return !needs_through_others(a, b) && !needs_through_others(b, a);
+  }
+
+  void unite(int into, int from) {
+    Group &g = groups_[into], &h = groups_[from];
+    g.inputs = inputs_of_both(into, from);
+    for (const int id : g.inputs) {
+      std::vector<int>& readers = readers_of_[columns_of(id).value];
+      const auto at = std::lower_bound(readers.begin(), readers.end(), into);
+      if (at == readers.end() || *at != into) readers.insert(at, into);
+    }
+    for (const int node : h.nodes) group_of_[node] = into;
+    g.nodes.insert(g.nodes.end(), h.nodes.begin(), h.nodes.end());
+    h.nodes.clear();
+    std::sort(g.nodes.begin(), g.nodes.end());
+    for (int i = g.nodes.front(); i <= g.nodes.back(); ++i) {
+      first_of_span_[i] = std::min(first_of_span_[i], g.nodes.front());
+    }
   }
 
   bool is_gradient(int node) const {
@@ -293,39 +357,50 @@ class Fuser {
   }
 
   // Whether no input from outside the group depends on the group: otherwise neither could be first.
-  // Only what lies between them is looked at, so that all of this takes time in proportion to the
-  // graph's size.
   bool can_join(int index, int group) {
-    const int start = start_of_closed(groups_[group].nodes.front());
+    begin_search(start_of_closed(groups_[group].nodes.front()));
+    look_at_inputs(index, {group});
+    return !finds(group);
+  }
+
+  // Whether something that is in neither group needs the one and is needed by the other.
+  bool needs_through_others(int group, int other) {
+    const int first = std::min(groups_[group].nodes.front(), groups_[other].nodes.front());
+    begin_search(start_of_closed(first));
+    for (const int node : groups_[group].nodes) look_at_inputs(node, {group, other});
+    return finds(other);
+  }
+
+  // A search through what is needed. Only what lies after `start` is looked at, so that all of this
+  // takes time in proportion to the graph's size.
+  void begin_search(int start) {
     ++search_;
-    std::vector<int>& open = open_;
-    open.clear();
-    const auto push_inputs_of = [&](int node) {
-      for (const int id : graph_.nodes()[node].inputs) {
-        const int producer = graph_.values()[id].producer;
-        if (producer < start || seen_in_[producer] == search_) continue;
-        seen_in_[producer] = search_;
-        open.push_back(producer);
-      }
-    };
-    for (const int id : graph_.nodes()[index].inputs) {
+    start_ = start;
+    open_.clear();
+  }
+  void look_at_inputs(int node, std::initializer_list<int> but_not_in = {}) {
+    for (const int id : graph_.nodes()[node].inputs) {
       const int producer = graph_.values()[id].producer;
-      if (producer < start || group_of_[producer] == group || seen_in_[producer] == search_) {
+      if (producer < start_ || seen_in_[producer] == search_) continue;
+      if (std::find(but_not_in.begin(), but_not_in.end(), group_of_[producer]) !=
+          but_not_in.end()) {
         continue;
       }
       seen_in_[producer] = search_;
-      open.push_back(producer);
+      open_.push_back(producer);
     }
-    while (!open.empty()) {
-      const int node = open.back();
-      open.pop_back();
-      if (group_of_[node] == group) return false;
-      push_inputs_of(node);
+  }
+  bool finds(int group) {
+    while (!open_.empty()) {
+      const int node = open_.back();
+      open_.pop_back();
+      if (group_of_[node] == group) return true;
+      look_at_inputs(node);
       if (group_of_[node] >= 0) {  // a group runs as a whole: all of its inputs come first
-        for (const int other : groups_[group_of_[node]].nodes) push_inputs_of(other);
+        for (const int other : groups_[group_of_[node]].nodes) look_at_inputs(other);
       }
     }
-    return true;
+    return false;
   }
 
   // Nodes and groups in an order that they can run in, the graph's own where possible.
@@ -478,7 +553,7 @@ class Fuser {
   std::vector<int> group_of_;       // of nodes; -1 where there is none
   std::vector<int> first_of_span_;  // the first node of any group that lies on both sides of a node
   std::vector<int> seen_in_;        // the last search that saw a node
-  int search_ = 0;
+  int search_ = 0, start_ = 0;
   std::vector<int> open_;
   std::vector<std::vector<int>> consumers_;  // of values
   std::vector<bool> is_result_;

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "halftone/kernels/quantize.h"
+#include "halftone/passes/autodiff.h"
 #include "halftone/passes/lower.h"
 #include "halftone/passes/quantize.h"
 #include "tests/support/backend.h"
@@ -179,6 +182,52 @@ TEST_P(Fuse, ChainsThatNeedEachOtherKeepAnOrder) {
   const Value c = affine(a, 1, 1), d = silu(b);
   const Value e = linear(c, m) + d, f = linear(d, m) + c;
   graph_->output("y", e * f + a * b);
+  expect_same_bits(graph_);
+}
+
+// Heads are normed and turned; the gradient comes back through both.
+TEST_P(Fuse, GradientsOfNormsAreStepsWhereWeightsAreFrozen) {
+  const Value x = input("x", {2, 9, 4, 16}), dy = input("dy", {2, 9, 4, 16});
+  const Value c = f32("c", {2, 9, 8}), s = f32("s", {2, 9, 8}), w = f32("w", {16});
+  const Value all = f32("all", {64});
+  const Value turned = rope(rms_norm(x, w, 1e-6f), c, s, {RopeLayout::kInterleaved, false});
+  const Value normed = rms_norm(reshape(turned, {2, 9, 64}), all, 1e-5f);
+  const Value loss = sum_to(normed * reshape(dy, {2, 9, 64}), {1});
+  graph_->output("dx", differentiate(loss, std::array{x})[0]);
+  const auto compiled = test::tested_compile(*graph_);
+  EXPECT_EQ(count_ops(*compiled, Op::kRmsNormGrad), 0);
+  expect_same_bits(graph_);
+}
+TEST_P(Fuse, GradientsOfNormsStayOutsideWhereTheirWeightsLearn) {
+  const Value x = input("x", {2, 9, 32}), w = f32("w", {32});
+  const Value loss = sum_to(tanh(rms_norm(tanh(x), w, 1e-5f)), {1});
+  const auto gradients = differentiate(loss, std::array{x, w});
+  graph_->output("dx", gradients[0]);
+  graph_->output("dw", gradients[1]);
+  EXPECT_EQ(count_ops(*test::tested_compile(*graph_), Op::kRmsNormGrad), 1);
+  expect_same_bits(graph_);
+}
+
+// What SwiGLU's gradient needs of the forward pass is one chain, what comes from behind another;
+// they meet, and are one kernel.
+TEST_P(Fuse, ChainsOfAGradientThatMeetAreOne) {
+  const Value gate = input("gate", {2, 9, 32}), up = input("up", {2, 9, 32});
+  const Value dy = input("dy", {2, 9, 32}), more = input("more", {2, 9, 32});
+  const Value loss = sum_to(silu_mul(gate, up) * (dy + more), {1});
+  const auto gradients = differentiate(loss, std::array{gate, up});
+  graph_->output("dgate", gradients[0]);
+  graph_->output("dup", gradients[1]);
+  const auto compiled = test::tested_compile(*graph_);
+  EXPECT_EQ(count_ops(*compiled, Op::kFusedRows), 1);
+  expect_same_bits(graph_);
+}
+
+// Two chains of a gradient that meet, but one of them also reaches the other through a product.
+TEST_P(Fuse, ChainsOfAGradientThatNeedEachOtherStayTwo) {
+  const Value x = input("x", {1, 8, 16}), m = f32("m", {16, 16});
+  const Value a = tanh(x), b = silu(linear(a, m));
+  const Value loss = sum_to(a * b * sigmoid(linear(b, m)), {1});
+  graph_->output("dx", differentiate(loss, std::array{x})[0]);
   expect_same_bits(graph_);
 }
 

@@ -103,6 +103,7 @@ int FusedWriter::operand_count(RowFunction function) {
     case RowFunction::kConcat:
       return 2;
     case RowFunction::kRope:
+    case RowFunction::kRmsNormGrad:
       return 3;
     default:
       return 1;
@@ -138,6 +139,7 @@ bool FusedWriter::needs_whole_row() const {
     switch (step.function) {
       case RowFunction::kRmsNorm:
       case RowFunction::kLayerNorm:
+      case RowFunction::kRmsNormGrad:
         return !is_within_warp(step.width);
       case RowFunction::kQuantize:
         return step.format->span == ScaleSpan::kRow && !step.format->static_scale;

@@ -66,6 +66,9 @@ void FusedWriter::write_step(size_t index) {
       write_moment(s, operand(s, 0), fmt::format("mean{}[v]", index), "rstd", index);
       each(index, fmt::format("({} - mean{}[v]) * rstd{}[v]", a, index, index));
       break;
+    case RowFunction::kRmsNormGrad:
+      write_rms_norm_grad(s, index);
+      break;
     case RowFunction::kRope:
       write_rope(s, index);
       break;
@@ -140,6 +143,20 @@ void FusedWriter::write_moment(const RowStep& s, const std::string& x, const std
       "  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) {0}[v] = rsqrtf({0}[v] * "
       "{1:a}f + {2:a}f);\n",
       total, 1.0f / static_cast<float>(s.width), s.norm.eps);
+}
+
+// dx = rstd (w dy - x rstd^2 mean(dy w x))
+void FusedWriter::write_rms_norm_grad(const RowStep& s, size_t index) {
+  const std::string dy = operand(s, 0), x = operand(s, 1), weight = operand(s, 2);
+  write_moment(s, x, "", "rstd", index);
+  write_total(s, fmt::format("along{}", index),
+              fmt::format("part = fmaf({}[v][i] * {}[v][i], {}[v][i], part);", dy, weight, x));
+  body_ += fmt::format(
+      "  #pragma unroll\n  for (int v = 0; v < kVectors; ++v) along{0}[v] *= {1:a}f * rstd{0}[v] * "
+      "rstd{0}[v];\n",
+      index, 1.0f / static_cast<float>(s.width));
+  each(index, fmt::format("rstd{0}[v] * ({1}[v][i] * {3}[v][i] - {2}[v][i] * along{0}[v])", index,
+                          dy, x, weight));
 }
 
 void FusedWriter::write_rope(const RowStep& s, size_t index) {

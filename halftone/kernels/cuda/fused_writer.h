@@ -77,6 +77,7 @@ class FusedWriter {
   void write_mean(const RowStep& s, const std::string& x, size_t index);
   void write_moment(const RowStep& s, const std::string& x, const std::string& mean,
                     const std::string& name, size_t index);
+  void write_rms_norm_grad(const RowStep& s, size_t index);
   void write_rope(const RowStep& s, size_t index);
 
   // ---- quantizers (fused_quantizers.cpp) --------------------------------------------------------

@@ -86,6 +86,11 @@ class RowRunner {
           layer_norm_row(a + i, s.norm.eps, s.width, y + i);
         }
         return;
+      case RowFunction::kRmsNormGrad:
+        for (int64_t i = 0; i < n; i += s.width) {
+          rms_norm_grad_row(a + i, b + i, c, s.norm.eps, s.width, y + i);
+        }
+        return;
       case RowFunction::kRope:
         for (int64_t i = 0; i < n; i += s.width) {
           rotate(a + i, {s.rope.layout, s.rope.inverse ? -1.0f : 1.0f, b, c}, s.width, y + i);

@@ -8,15 +8,6 @@ namespace {
 
 constexpr int64_t kBlock = 64;  // rows
 
-// The sum of a b; beyond float's range in double.
-double exact_dot(const float* a, const float* b, int64_t n) {
-  const double quick = dot(a, b, n);
-  if (std::isfinite(quick)) return quick;
-  double exact = 0;
-  for (int64_t i = 0; i < n; ++i) exact += static_cast<double>(a[i]) * b[i];
-  return exact;
-}
-
 class RowNormGrad {
  public:
   RowNormGrad(const NormGradArgs& args, const Stream& stream)
@@ -87,18 +78,12 @@ class RowNormGrad {
   int64_t cols_, rows_, blocks_, threads_;
 };
 
-// y = x r w with r = 1 / sqrt(mean(x^2) + eps): dx = r dy w - x r^3 mean(dy w x)
 void rms_norm_grad(const NormGradArgs& args, Stream stream) {
   const RowNormGrad grad(args, stream);
   const int64_t n = grad.cols();
-  grad.run(stream, [&](const float* x, const float* dy, const float* weight, float* t, float* dx,
+  grad.run(stream, [&](const float* x, const float* dy, const float* weight, float*, float* dx,
                        float* dweight) {
-    const double count = static_cast<double>(n);
-    const double rstd = 1 / std::sqrt(row_squares(x, 0, n) / count + args.how.eps);
-    multiply(dy, weight, n, t);
-    const double along = exact_dot(t, x, n) * rstd * rstd * rstd / count;
-    const auto r = static_cast<float>(rstd), c = static_cast<float>(along);
-    for (int64_t i = 0; i < n; ++i) dx[i] = r * t[i] - c * x[i];
+    const float r = rms_norm_grad_row(dy, x, weight, args.how.eps, n, dx);
     if (dweight == nullptr) return;
     for (int64_t i = 0; i < n; ++i) dweight[i] += dy[i] * (x[i] * r);
   });
@@ -114,7 +99,7 @@ void layer_norm_grad(const NormGradArgs& args, Stream stream) {
     layer_norm_row(x, args.how.eps, n, z);
     const double count = static_cast<double>(n);
     const auto even = static_cast<float>(row_sum(dy, n) / count);
-    const auto along = static_cast<float>(exact_dot(dy, z, n) / count);
+    const auto along = static_cast<float>(row_dot(dy, z, n) / count);
     const float r = rstd;
     for (int64_t i = 0; i < n; ++i) dx[i] = r * (dy[i] - even - z[i] * along);
   });
@@ -153,7 +138,7 @@ void group_norm_grad(const NormGradArgs& args, Stream stream) {
       double even = 0, along = 0;
       each_piece(g, [&](int64_t c, const float* x, const float* dy, int64_t, int64_t count) {
         center_and_scale(x, center, r, count, out);
-        const double with = exact_dot(dy, out, count), sum = row_sum(dy, count);
+        const double with = row_dot(dy, out, count), sum = row_sum(dy, count);
         dw[c] += static_cast<float>(with);
         db[c] += static_cast<float>(sum);
         along += with * weight[first + c];

@@ -33,6 +33,27 @@ inline void rms_norm_row(const float* x, const float* weight, float eps, int64_t
   scale_and_weigh(x, static_cast<float>(1 / std::sqrt(mean_square + eps)), weight, n, y);
 }
 
+// The sum of a b; beyond float's range in double.
+inline double row_dot(const float* a, const float* b, int64_t n) {
+  const double quick = dot(a, b, n);
+  if (std::isfinite(quick)) return quick;
+  double exact = 0;
+  for (int64_t i = 0; i < n; ++i) exact += static_cast<double>(a[i]) * b[i];
+  return exact;
+}
+
+// y = x r w with r = 1 / sqrt(mean(x^2) + eps): dx = r dy w - x r^3 mean(dy w x). Returns r.
+inline float rms_norm_grad_row(const float* dy, const float* x, const float* weight, float eps,
+                               int64_t n, float* dx) {
+  const double count = static_cast<double>(n);
+  const double rstd = 1 / std::sqrt(row_squares(x, 0, n) / count + eps);
+  multiply(dy, weight, n, dx);
+  const double along = row_dot(dx, x, n) * rstd * rstd * rstd / count;
+  const auto r = static_cast<float>(rstd), c = static_cast<float>(along);
+  for (int64_t i = 0; i < n; ++i) dx[i] = r * dx[i] - c * x[i];
+  return r;
+}
+
 // mean and 1 / standard deviation of what piece(begin, count) returns piece by piece
 template <class Piece>
 std::pair<float, float> moments(int64_t n, float eps, const Piece& piece) {
