@@ -51,6 +51,7 @@ namespace halftone::cuda {
   F(nvrtcGetProgramLogSize)   \
   F(nvrtcVersion)
 
+// NOLINTNEXTLINE(bugprone-macro-parentheses): it is the name of what is declared.
 #define HT_POINTER(name) decltype(&::name) name = nullptr;
 struct CublasLt {
   HT_CUBLASLT_FUNCTIONS(HT_POINTER)
