@@ -29,7 +29,11 @@ cublasLtMatmulMatrixScale_t scale_mode(GemmScales scales) {
 }
 
 // Split-K and stream-K sum in an order that depends on the number of rows; a row's bits must not.
-bool sums_in_order(const cublasLtMatmulAlgo_t& algorithm) {
+// The gradient of a weight is a sum over rows anyway, and of an adapter's few columns too little
+// work for a GPU unless the rows are divided: its parts are stored and added in one order.
+bool may_split(const GemmProblem& problem) { return problem.transpose_a; }
+
+bool sums_in_order(const cublasLtMatmulAlgo_t& algorithm, bool may_split) {
   uint32_t scheme = 0;
   int32_t splits = 0;
   size_t written = 0;
@@ -37,6 +41,7 @@ bool sums_in_order(const cublasLtMatmulAlgo_t& algorithm) {
       &algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme, &written));
   HT_CUDA(cublaslt().cublasLtMatmulAlgoConfigGetAttribute(
       &algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &splits, sizeof splits, &written));
+  if (may_split && scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) return true;
   return scheme == CUBLASLT_REDUCTION_SCHEME_NONE && (splits == 0 || splits == 1);
 }
 
@@ -150,14 +155,15 @@ void Gemms::run(const GemmProblem& problem, const GemmPointers& pointers, std::b
 const cublasLtMatmulAlgo_t& Gemms::algorithm(const GemmProblem& problem,
                                              const Descriptors& descriptors,
                                              const GemmPointers& pointers, std::byte* workspace) {
-  const std::string key = problem.key();
+  const std::string key = (context_.deterministic() ? "first." : "") + problem.key();
   if (const auto found = chosen_.find(key); found != chosen_.end()) return found->second;
   changed_ = true;
   return chosen_.emplace(key, measure(problem, descriptors, pointers, workspace)).first->second;
 }
 
 // The fastest candidate by its best of a few runs. Nothing can be measured while launches are
-// recorded, nor where a run adds to what is there: then it is the heuristic's first.
+// recorded, nor where a run adds to what is there, and nothing may be where every run is to be the
+// same: then it is the heuristic's first.
 cublasLtMatmulAlgo_t Gemms::measure(const GemmProblem& problem, const Descriptors& d,
                                     const GemmPointers& pointers, std::byte* workspace) {
   cublasLtMatmulPreference_t preference = nullptr;
@@ -167,7 +173,9 @@ cublasLtMatmulAlgo_t Gemms::measure(const GemmProblem& problem, const Descriptor
                                                             sizeof value));
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kWorkspaceBytes});
-  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      uint32_t{may_split(problem) ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
+                                  : CUBLASLT_REDUCTION_SCHEME_NONE});
   std::array<cublasLtMatmulHeuristicResult_t, kCandidates> candidates{};
   int count = 0;
   const cublasStatus_t status =
@@ -193,8 +201,11 @@ cublasLtMatmulAlgo_t Gemms::measure(const GemmProblem& problem, const Descriptor
   std::vector<Timed> timed;
   for (int i = 0; i < count; ++i) {
     const cublasLtMatmulAlgo_t& algorithm = candidates[i].algo;
-    if (candidates[i].state != CUBLAS_STATUS_SUCCESS || !sums_in_order(algorithm)) continue;
-    if (context_.recording() || problem.add) return algorithm;
+    if (candidates[i].state != CUBLAS_STATUS_SUCCESS ||
+        !sums_in_order(algorithm, may_split(problem))) {
+      continue;
+    }
+    if (context_.recording() || problem.add || context_.deterministic()) return algorithm;
     if (launch(d, pointers, algorithm, workspace) != CUBLAS_STATUS_SUCCESS) continue;
     timed.push_back({time(algorithm, 3), &algorithm});
   }
