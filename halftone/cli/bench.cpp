@@ -278,6 +278,19 @@ void add_bench(CLI::App& app, const Context&) {
       ->capture_default_str()
       ->type_name("B")
       ->check(CLI::IsMember({"bf16", "fp8"}));
+  CLI::App* lora = command->add_subcommand(
+      "lora", "One linear with an adapter, forward and backward, at 4k, 16k and 64k tokens (GPU)");
+  auto one = std::make_shared<BenchOptions>();
+  auto one_backward = std::make_shared<std::string>("fp8");
+  one->device = "cuda";
+  one->precisions = {"bf16", "fp8"};
+  add_bench_options(*lora, *one);
+  lora->add_option("--backward", *one_backward, "bf16, or fp8 for bases in 8 or 4 bits")
+      ->capture_default_str()
+      ->type_name("B")
+      ->check(CLI::IsMember({"bf16", "fp8"}));
+  lora->callback([one, one_backward] { bench_lora_on_device(*one, *one_backward == "fp8"); });
+
   training->callback([t, backward] { bench_train_on_device(*t, *backward == "fp8"); });
 
   CLI::App* pipeline = command->add_subcommand(

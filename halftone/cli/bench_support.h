@@ -48,5 +48,6 @@ void bench_linear_on_device(const BenchOptions& options);
 void bench_pipeline_on_device(const BenchOptions& options);
 // See bench_train.cpp.
 void bench_train_on_device(const BenchOptions& options, bool fp8_gradients);
+void bench_lora_on_device(const BenchOptions& options, bool fp8_gradients);
 
 }  // namespace halftone::cli

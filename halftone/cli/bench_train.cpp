@@ -62,7 +62,80 @@ double optimizer_seconds(int64_t count, const Backend& backend, int threads) {
   return backend.device->time([&] { backend.kernels->adamw.launch(args, stream); });
 }
 
+// One linear with an adapter: y = x W^T + adapter, and the gradients of x and of the adapter for a
+// given gradient of y.
+std::shared_ptr<Graph> one_linear(int64_t tokens, int64_t dim, DType dtype) {
+  auto graph = std::make_shared<Graph>();
+  const auto region = graph->region("block", "layers.0");
+  const Value x = graph->input("x", {{1, tokens, dim}, dtype, {}});
+  const Value weight = graph->weight("layers.0.linear.weight", {{dim, dim}, dtype, {}});
+  graph->output("y", linear(x, weight));
+  return graph;
+}
+
+void add_gradients(Graph& graph, std::span<const std::string> trained) {
+  const Value y = graph.outputs().at("y"), dy = graph.input("dy", y.type());
+  const Value loss = sum_to(y * dy, {1});
+  std::vector<Value> wrt = {graph.inputs().at("x")};
+  for (const std::string& name : trained) wrt.push_back(graph.weights().at(name));
+  const std::vector<Value> gradients = differentiate(loss, wrt);
+  graph.output("dx", gradients[0]);
+  for (size_t i = 0; i < trained.size(); ++i) graph.output(trained[i], gradients[i + 1]);
+}
+
+double linear_seconds(const std::string& precision, int64_t tokens, const BenchOptions& options,
+                      const Backend& backend, bool fp8_gradients) {
+  const auto graph = one_linear(tokens, options.dim, activations_of(precision));
+  const LoraSites sites = sites_of(*graph);
+  const std::vector<std::string> trained = trained_by(sites);
+  CompileOptions compile;
+  compile.lora = {sites};
+  compile.extend = [&](Graph& g) { add_gradients(g, trained); };
+  if (fp8_gradients && find_format(precision)->quantized()) {
+    compile.recipe.emplace();
+    compile.recipe->gradients = formats::fp8_e5m2;
+  }
+  DeviceBench bench(graph, precision, options, backend, std::make_shared<Arena>(),
+                    zimage::default_recipe, compile);
+  bench.warm_up(random_inputs(bench.program().graph()));
+  bench.program().device_seconds(2);
+  return median(bench.program().device_seconds(runs_of(options)));
+}
+
 }  // namespace
+
+void bench_lora_on_device(const BenchOptions& options, bool fp8_gradients) {
+  const Backend backend = device_backend(options);
+  std::vector<int64_t> sizes = {4096, 16384, 65536};
+  if (options.tokens > 0) sizes = {options.tokens};
+  if (!options.json) {
+    fmt::print("a linear {0} x {0} with an adapter of rank {1}, forward and backward, on {2}\n",
+               options.dim, kRank, backend.info.name);
+    fmt::print("{:>8} {:<11} {:>9} {:>9}\n", "tokens", "precision", "ms", "to bf16");
+  }
+  for (const int64_t tokens : sizes) {
+    const double bf16 = linear_seconds("bf16", tokens, options, backend, false);
+    for (const std::string& precision : options.precisions) {
+      const double seconds =
+          precision == "bf16" ? bf16
+                              : linear_seconds(precision, tokens, options, backend, fp8_gradients);
+      if (options.json) {
+        print_json({{"bench", "lora"},
+                    {"device", backend.info.name},
+                    {"tokens", tokens},
+                    {"dim", options.dim},
+                    {"rank", kRank},
+                    {"precision", precision},
+                    {"milliseconds", seconds * 1e3},
+                    {"times_bf16", bf16 / seconds}});
+      } else {
+        fmt::print("{:>8} {:<11} {:>9} {:>9}\n", tokens, precision, three_digits(seconds * 1e3),
+                   three_digits(bf16 / seconds));
+      }
+      std::fflush(stdout);
+    }
+  }
+}
 
 void bench_train_on_device(const BenchOptions& options, bool fp8_gradients) {
   const Backend backend = device_backend(options);

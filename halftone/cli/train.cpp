@@ -22,9 +22,10 @@ namespace {
 struct TrainFlags {
   ModelOptions model;
   TrainOptions train;
-  std::string data, output, prior, cache, config, events;
+  std::string data, output, prior, held_out, cache, config, events;
   std::string schedule = "constant", optimizer = "adamw", backward = "bf16", recompute = "rows",
-              naming = "diffusers", stored = "bf16", mode = "lora";
+              naming = "diffusers", stored = "bf16", mode = "lora", weights = "fp32",
+              weight_gradient = "bf16";
   std::string sample_size;
   float alpha = -1;
   // Ends the others where this one fails: after it was said why.
@@ -71,6 +72,7 @@ TrainOptions options_of(const TrainFlags& flags, const Context& context) {
   options.data = flags.data;
   options.output = flags.output;
   options.prior = flags.prior;
+  options.held_out.data = flags.held_out;
   options.cache = flags.cache;
   TrainRules& rules = options.rules;
   rules.alpha = flags.alpha > 0 ? flags.alpha : static_cast<float>(rules.rank);
@@ -82,6 +84,8 @@ TrainOptions options_of(const TrainFlags& flags, const Context& context) {
   rules.mode = flags.mode == "full"  ? TrainMode::kFull
                : flags.mode == "qat" ? TrainMode::kQat
                                      : TrainMode::kLora;
+  rules.small_weights = flags.weights == "bf16";
+  rules.fp8_weight_gradients = flags.weight_gradient == "fp8";
   rules.small_moments = flags.optimizer == "adamw8bit";
   options.naming = flags.naming == "comfyui" ? LoraNaming::kComfyUi : LoraNaming::kDiffusers;
   options.stored = flags.stored == "fp32" ? DType::kF32 : DType::kBF16;
@@ -93,6 +97,9 @@ TrainOptions options_of(const TrainFlags& flags, const Context& context) {
   }
   if (flags.prior.empty() && flags.train.prior_weight != 1) {
     throw Error(ErrorCode::kUsage, "--prior-weight", "does nothing without --prior");
+  }
+  if (flags.held_out.empty() && flags.train.held_out.every > 0) {
+    throw Error(ErrorCode::kUsage, "--held-out-every", "does nothing without --held-out");
   }
   if (flags.train.samples.every == 0 && !flags.train.samples.prompts.empty()) {
     throw Error(ErrorCode::kUsage, "--sample-prompt", "does nothing without --sample-every");
@@ -120,6 +127,18 @@ void print_summary(const TrainResult& r, int64_t steps) {
   for (const TrainStep& step : r.curve) losses.push_back(step.loss);
   fmt::print("loss {:.4f} -> {:.4f}  {}\n", first, last / static_cast<double>(tail),
              sparkline(losses, 32));
+  if (!r.held_out.empty()) {
+    losses.clear();
+    for (const HeldOutLoss& at : r.held_out) losses.push_back(at.loss);
+    fmt::print("held out {:.4f} -> {:.4f}  {}\n", losses.front(), losses.back(),
+               sparkline(losses, 32));
+  }
+  if (!r.cosines.empty()) {
+    const auto worst = std::ranges::min_element(r.cosines, {}, &Trainer::GradientCosine::cosine);
+    fmt::print(
+        "gradients beside those of a base in high precision: cosine {:.5f} at worst, of {}\n",
+        worst->cosine, printable(worst->weight));
+  }
   const bool adapts = r.model.mode == "lora";
   fmt::print("{} in {}, gradients in {} on {}, {} of {} values; memory {} of {} planned\n",
              adapts ? "base" : "computed", r.model.precision.used, r.model.backward.used,
@@ -146,7 +165,7 @@ void check_events(const TrainFlags& flags) {
   check_distinct_outputs({{"--output", flags.output}, {"--events", flags.events}});
   check_not_inputs({flags.events}, inputs_of(flags.model));
   const fs::path log = fs::absolute(flags.events).lexically_normal();
-  for (const std::string& folder : {flags.data, flags.prior}) {
+  for (const std::string& folder : {flags.data, flags.prior, flags.held_out}) {
     if (folder.empty()) continue;
     const fs::path from = log.lexically_relative(fs::absolute(folder).lexically_normal());
     if (!from.empty() && *from.begin() != "..") {
@@ -241,6 +260,19 @@ void add_run_options(CLI::App& command, TrainFlags& o) {
       ->check(CLI::IsMember({"bf16", "fp8"}))
       ->group(group);
   command
+      .add_option("--weight-gradient", o.weight_gradient,
+                  "With full or qat: gradients of weights as products in bf16, or in fp8 beside "
+                  "--backward fp8")
+      ->capture_default_str()
+      ->type_name("G")
+      ->check(CLI::IsMember({"bf16", "fp8"}))
+      ->group(group);
+  command
+      .add_flag("--check-gradients", rules.check_gradients,
+                "At the end, compare gradients with those of a base in bf16, layer by layer, for "
+                "the memory of that base")
+      ->group(group);
+  command
       .add_option("--recompute", o.recompute,
                   "What is computed again for gradients instead of kept: none, rows (norms and "
                   "gates), or blocks, for the least memory")
@@ -264,6 +296,11 @@ void add_run_options(CLI::App& command, TrainFlags& o) {
       ->type_name("D")
       ->check(finite_number(0, 0.999999))
       ->group(group);
+  command
+      .add_flag("--deterministic", o.train.deterministic,
+                "On a GPU: the same bytes in every run, for some time and memory (the CPU's always "
+                "are)")
+      ->group(group);
   command.add_option("--seed", rules.seed, "Of everything that is drawn")
       ->capture_default_str()
       ->type_name("S")
@@ -285,6 +322,14 @@ void add_adapter_options(CLI::App& command, TrainFlags& o) {
   command
       .add_flag("--teacher", rules.teacher,
                 "With qat: taught by the model in high precision instead of by the pictures")
+      ->group(group);
+  command
+      .add_option("--weights", o.weights,
+                  "With full or qat, what is kept of weights: fp32, or bf16, which is rounded by "
+                  "chance at every step")
+      ->capture_default_str()
+      ->type_name("W")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
       ->group(group);
   command.add_option("--rank", rules.rank, "Of the adapter")
       ->capture_default_str()
@@ -355,6 +400,17 @@ void add_data_options(CLI::App& command, TrainFlags& o) {
       ->capture_default_str()
       ->type_name("W")
       ->check(finite_number(0, 1000))
+      ->group(group);
+  command
+      .add_option("--held-out", o.held_out,
+                  "Pictures with captions that are not trained on: the loss on them is told")
+      ->type_name("DIR")
+      ->group(group);
+  command
+      .add_option("--held-out-every", o.train.held_out.every,
+                  "Steps between that (default: about twenty times in a run)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 10000000))
       ->group(group);
   command
       .add_option("--cache", o.cache,
@@ -441,7 +497,10 @@ void add_keeping_options(CLI::App& command, TrainFlags& o) {
 // Flags that the mode has no use for; and its usual rate.
 void check_mode(const CLI::App& command, TrainFlags& o) {
   if (o.mode != "qat") refuse_given(command, {"--teacher"}, "is for --mode qat");
-  if (o.mode == "lora") return;
+  if (o.mode == "lora") {
+    refuse_given(command, {"--weights", "--weight-gradient"}, "is for --mode full or qat");
+    return;
+  }
   refuse_given(command, {"--rank", "--alpha", "--naming", "--dropout"}, "is for --mode lora");
   constexpr float kUsualRate = 1e-5f;
   if (command.count("--lr") == 0) o.train.rules.optimizer.learning_rate = kUsualRate;

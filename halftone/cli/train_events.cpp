@@ -73,6 +73,18 @@ ordered_json fields(const SampleMade& e) {
   return out;
 }
 
+ordered_json fields(const HeldOutLoss& e) {
+  ordered_json out = named("held_out");
+  out.update({{"step", e.step}, {"loss", e.loss}});
+  return out;
+}
+
+ordered_json fields(const GradientsChecked& e) {
+  ordered_json out = named("gradients");
+  out.update({{"mean_cosine", e.mean}, {"worst_cosine", e.worst}, {"worst", e.worst_weight}});
+  return out;
+}
+
 ordered_json fields(const TrainComplete& e) {
   ordered_json out = named("complete");
   out.update({{"path", e.path}, {"step", e.step}, {"loss", e.loss}, {"seconds", e.seconds}});

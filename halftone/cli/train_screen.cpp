@@ -39,8 +39,8 @@ void TrainScreen::show_progress(const TrainProgress& at) {
   }
   losses_.push_back(at.loss);
   constexpr size_t kWidth = 16;
-  const std::string text =
-      fmt::format("loss {:.4f} {}", at.average_loss, sparkline(losses_, kWidth));
+  std::string text = fmt::format("loss {:.4f} {}", at.average_loss, sparkline(losses_, kWidth));
+  if (held_out_) text += fmt::format(" held out {:.4f}", *held_out_);
   bar_->draw({text, at.step, at.total});
 }
 
@@ -55,6 +55,8 @@ void TrainScreen::show(const TrainEvent& event) {
     line(warning->message);
   } else if (const auto* progress = std::get_if<TrainProgress>(&event)) {
     show_progress(*progress);
+  } else if (const auto* held_out = std::get_if<HeldOutLoss>(&event)) {
+    held_out_ = held_out->loss;
   }
 }
 

@@ -27,6 +27,7 @@ class TrainScreen {
   std::optional<ProgressBar> bar_;
   std::string stage_;
   std::vector<double> losses_;
+  std::optional<double> held_out_;
 };
 
 // The course of numbers in `width` characters, each the mean of its share of them.

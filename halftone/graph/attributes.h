@@ -63,9 +63,10 @@ inline constexpr int kOpCount = static_cast<int>(Op::kFusedRows) + 1;
 // turns it into a node of its own, which linears on the same input share.
 struct LinearAttributes {
   std::optional<Format> activations;
-  float static_scale = 0;           // where activations->static_scale
-  bool gelu = false;                // of the result; set by the pass that folds it in
-  std::optional<Format> gradients;  // what dY is rounded to for the input's gradient
+  float static_scale = 0;              // where activations->static_scale
+  bool gelu = false;                   // of the result; set by the pass that folds it in
+  std::optional<Format> gradients;     // what dY is rounded to for the input's gradient
+  bool round_weight_gradient = false;  // dY to the same, and X to FP8, for the weight's
 };
 struct LinearInputGradAttributes {
   std::optional<Format> gradients;

@@ -6,6 +6,7 @@
 
 #include "halftone/base/host_device.h"
 #include "halftone/kernels/op_args.h"
+#include "halftone/numerics/bf16.h"
 #include "halftone/numerics/minifloat.h"
 
 namespace halftone {
@@ -45,6 +46,33 @@ HT_HOST_DEVICE inline void adamw_step(const AdamWFactors& f, float gradient, flo
   first = f.keep1 * first + f.add1 * g;
   second = f.keep2 * second + f.add2 * g * g;
   parameter = f.decay * parameter - f.rate * first / (sqrtf(second) * f.root + f.eps);
+}
+
+// Parameters in memory. In BF16 a result is rounded up or down by chance, in proportion to how near
+// it is: steps far below a value's last bit, which rounding to the nearest would lose for ever,
+// count in the mean.
+struct ParameterValues {
+  void* data;
+  bool small;  // BF16
+  PhiloxKey rounding;
+
+  HT_HOST_DEVICE float get(int64_t i) const {
+    return small ? to_float(static_cast<const bf16*>(data)[i]) : static_cast<const float*>(data)[i];
+  }
+  HT_HOST_DEVICE float set(int64_t i, float value) const {  // what is stored
+    if (!small) return static_cast<float*>(data)[i] = value;
+    const bf16 rounded = rounded_by_chance(value, philox_word(rounding, static_cast<uint64_t>(i)));
+    static_cast<bf16*>(data)[i] = rounded;
+    return to_float(rounded);
+  }
+  HT_HOST_DEVICE static bf16 rounded_by_chance(float value, uint32_t random) {
+    const auto bits = bit_cast<uint32_t>(value);
+    if ((bits & 0x7F800000u) == 0x7F800000u) return to_bf16(value);  // no number, or infinite
+    return bf16{static_cast<uint16_t>((bits + (random & 0xFFFFu)) >> 16)};
+  }
+};
+inline ParameterValues parameter_values(const AdamWArgs& args) {
+  return {args.parameters.data, args.parameters.dtype == DType::kBF16, args.rounding};
 }
 
 // Moments in 8 bits, in units of their block's scale. The root of the second is stored, which

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -64,6 +65,11 @@ class DeviceContext {
   // Device time since the last mark, in seconds; the first mark returns 0.
   virtual double mark() = 0;
 
+  // Whether the same launches give the same bits in every run, whatever that costs: nothing is
+  // chosen by measuring it, and no sum depends on which thread comes first.
+  void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
+  bool deterministic() const { return deterministic_; }
+
   // What ran in another way than it should have, a line each.
   void note_fallback(const std::string& line) {
     const std::scoped_lock lock(mutex_);
@@ -84,6 +90,7 @@ class DeviceContext {
   friend class DeviceGuard;
   mutable std::recursive_mutex mutex_;
   std::vector<std::string> fallbacks_;
+  std::atomic<bool> deterministic_ = false;
 };
 
 // Held by whoever uses a device: it is this thread's current one, and no other thread's meanwhile.

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 
+#include "halftone/base/random.h"
 #include "halftone/numerics/format.h"
 #include "halftone/tensor/dtype.h"
 #include "halftone/tensor/shape.h"
@@ -190,7 +191,8 @@ struct AdamWArgs {
   ConstView gradients;
   // first and second: moments of gradients, F32; or E4M3 (of the second its root, rounded up) with
   // an F32 scale for every kMomentBlock values.
-  View parameters, first, second;
+  View parameters, first, second;  // parameters: F32, or BF16
+  PhiloxKey rounding = {};         // of BF16 ones, by chance: another for every step
   View first_scales = {}, second_scales = {};
   // A running mean of the parameters, where there is one: it comes nearer by this share.
   View average = {};

@@ -105,6 +105,7 @@ QuantizedGraph quantize_linears(const Graph& graph, const QuantizeRecipe& recipe
     if (found == chosen.end()) return copy_node(out, graph, node, inputs);
     LinearAttributes linear;
     linear.gradients = recipe.gradients;
+    linear.round_weight_gradient = recipe.round_weight_gradients;
     if (recipe.activations && found->second.activations) {
       linear.activations = activation_format(found->second.format);
       const auto scale = recipe.input_scales.find(found->first);

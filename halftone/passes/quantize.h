@@ -14,9 +14,10 @@ namespace halftone {
 
 // Which linears run in which format. Patterns are of the weight's name, with '*' for anything.
 struct QuantizeRecipe {
-  Format format;                     // of weights
-  bool activations = true;           // quantize the input too; otherwise only the weight
-  std::optional<Format> gradients;   // what training rounds gradients of outputs to
+  Format format;                        // of weights
+  bool activations = true;              // quantize the input too; otherwise only the weight
+  std::optional<Format> gradients;      // what training rounds gradients of outputs to
+  bool round_weight_gradients = false;  // and whether their products with inputs are so, too
   std::set<std::string> trained;     // weights that stay as they are, and are rounded in the graph
   std::vector<std::string> include;  // empty: all
   struct Keep {

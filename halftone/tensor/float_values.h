@@ -30,4 +30,12 @@ inline Tensor as_f32(const Tensor& x) {
   return y;
 }
 
+// Rounded to nearest even.
+inline Tensor as_bf16(const Tensor& x) {
+  if (x.dtype() == DType::kBF16) return x;
+  Tensor y = Tensor::empty(DType::kBF16, x.shape());
+  std::ranges::transform(float_values(x), y.mutable_as<bf16>().begin(), to_bf16);
+  return y;
+}
+
 }  // namespace halftone

@@ -19,6 +19,7 @@ using nlohmann::ordered_json;
 constexpr const char* kRun = "halftone.run";
 constexpr const char* kPosition = "halftone.position";
 constexpr const char* kCurve = "curve";
+constexpr const char* kHeldOut = "held_out";
 constexpr const char* kPrefix = "step-";
 constexpr const char* kState = "state.safetensors";
 
@@ -49,6 +50,32 @@ std::vector<TrainStep> unpack_curve(const Tensor& packed, const std::string& whe
   return curve;
 }
 
+Tensor pack_held_out(const std::vector<HeldOutLoss>& losses) {
+  Tensor packed = Tensor::empty(DType::kF64, {static_cast<int64_t>(losses.size()), 2});
+  auto to = packed.mutable_as<double>();
+  for (size_t i = 0; i < losses.size(); ++i) {
+    to[2 * i] = static_cast<double>(losses[i].step);
+    to[2 * i + 1] = losses[i].loss;
+  }
+  return packed;
+}
+
+std::vector<HeldOutLoss> unpack_held_out(const Tensor& packed, const std::string& where) {
+  if (packed.dtype() != DType::kF64 || packed.shape().rank() != 2 || packed.shape()[1] != 2) {
+    throw Error(ErrorCode::kInvalidInput, where, "its losses of what was held out are none");
+  }
+  const auto from = packed.as<double>();
+  std::vector<HeldOutLoss> losses(static_cast<size_t>(packed.shape()[0]));
+  for (size_t i = 0; i < losses.size(); ++i) {
+    const double step = from[2 * i];
+    if (!(step >= 0 && step < 1e15)) {
+      throw Error(ErrorCode::kInvalidInput, where, "its losses of what was held out are none");
+    }
+    losses[i] = {static_cast<int64_t>(step), from[2 * i + 1]};
+  }
+  return losses;
+}
+
 }  // namespace
 
 Checkpoints::Checkpoints(const fs::path& output, int64_t keep, bool go_on)
@@ -76,6 +103,7 @@ fs::path Checkpoints::save(const TrainedSoFar& run, const ordered_json& how,
     std::vector<std::pair<std::string, Tensor>> tensors(run.state.tensors.begin(),
                                                         run.state.tensors.end());
     tensors.emplace_back(kCurve, pack_curve(run.curve));
+    if (!run.held_out.empty()) tensors.emplace_back(kHeldOut, pack_held_out(run.held_out));
     const json position = {{"step", run.state.step},
                            {"epoch", run.state.position.epoch},
                            {"left", run.state.position.left}};
@@ -146,6 +174,8 @@ TrainedSoFar Checkpoints::load(const fs::path& checkpoint, const ordered_json& h
   for (const TensorEntry& entry : file.tensors()) {
     if (entry.name == kCurve) {
       so_far.curve = unpack_curve(file.tensor(entry), where);
+    } else if (entry.name == kHeldOut) {
+      so_far.held_out = unpack_held_out(file.tensor(entry), where);
     } else {
       so_far.state.tensors.emplace(entry.name, file.tensor(entry));
     }

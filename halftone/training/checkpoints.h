@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "halftone/training/train_events.h"
 #include "halftone/training/trainer.h"
 
 namespace halftone {
@@ -15,6 +16,7 @@ namespace halftone {
 struct TrainedSoFar {
   Trainer::State state;
   std::vector<TrainStep> curve;  // one for every step
+  std::vector<HeldOutLoss> held_out;
 };
 
 class Checkpoints {

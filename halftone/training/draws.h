@@ -5,7 +5,17 @@
 
 namespace halftone {
 
-enum class Draw : uint8_t { kInitial = 1, kOrder, kNoising, kStrength, kCaption, kDropout };
+enum class Draw : uint8_t {
+  kInitial = 1,
+  kOrder,
+  kNoising,
+  kStrength,
+  kCaption,
+  kDropout,
+  kHeldOutNoise,
+  kHeldOutStrength,
+  kRounding,
+};
 
 inline PhiloxKey draw_key(uint64_t seed, Draw what, uint64_t when, uint64_t which) {
   return {seed, static_cast<uint64_t>(what) << 56 | when << 24 | which};

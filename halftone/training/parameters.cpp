@@ -5,6 +5,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/kernels/adamw.h"
+#include "halftone/tensor/float_values.h"
 #include "halftone/training/train_graph.h"
 
 namespace halftone {
@@ -39,8 +40,8 @@ Parameters::Parameters(const std::map<std::string, Tensor>& initial,
     put(made, Tensor::zeros(dtype, {count}));
     return made;
   };
-  values_ = allocate(DType::kF32, count_);
-  put(values_, host);
+  values_ = allocate(options.small_values ? DType::kBF16 : DType::kF32, count_);
+  put(values_, options.small_values ? as_bf16(host) : host);
   gradients_ = zeros(DType::kF32, count_);
   const DType moments = options.small_moments ? DType::kF8E4M3 : DType::kF32;
   first_ = zeros(moments, count_);
@@ -58,7 +59,7 @@ Parameters::Parameters(const std::map<std::string, Tensor>& initial,
 }
 
 Tensor Parameters::allocate(DType dtype, int64_t count) const {
-  const int64_t bytes = count * (dtype == DType::kF32 ? static_cast<int64_t>(sizeof(float)) : 1);
+  const int64_t bytes = count * (bits_of(dtype) / 8);
   const auto memory = stream_.device != nullptr ? stream_.device->allocate(bytes, "what is trained")
                                                 : Storage::allocate(bytes);
   return {memory, 0, dtype, {count}};
@@ -97,7 +98,7 @@ Tensor Parameters::slice(const Tensor& all, const std::string& name) const {
 
 std::map<std::string, Tensor> Parameters::copies(const Tensor& all) const {
   const DeviceGuard guard(stream_.device);
-  const Tensor host = fetch(all);
+  const Tensor host = as_f32(fetch(all));
   std::map<std::string, Tensor> result;
   for (const auto& [name, place] : places_) result.emplace(name, slice(host, name));
   return result;

@@ -15,6 +15,7 @@ namespace halftone {
 struct ParameterOptions {
   bool small_moments = false;  // of the optimizer, in 8 bits with a scale for every 256 values
   bool average = false;        // keep a running mean of the values
+  bool small_values = false;   // in BF16, rounded by chance at every step
 };
 
 class Parameters {
@@ -27,7 +28,7 @@ class Parameters {
   int64_t bytes() const;                    // that all of this takes
   // Views that stay valid, whose values change with every step.
   const Weights& weights() const { return weights_; }
-  std::map<std::string, Tensor> values() const;    // copies in the CPU's memory
+  std::map<std::string, Tensor> values() const;    // copies in the CPU's memory, F32
   std::map<std::string, Tensor> averages() const;  // the same of the running mean; or the values
 
   // Takes the gradients of a program's last run: in place of those that are there, or beside them.

@@ -64,13 +64,17 @@ class TrainRun {
     const Dataset data = find_data("data", options_.data, options_.captions);
     const Dataset prior =
         options_.prior.empty() ? Dataset{} : find_data("prior", options_.prior, options_.captions);
+    const Dataset held_out = options_.held_out.data.empty()
+                                 ? Dataset{}
+                                 : find_data("held-out", options_.held_out.data, options_.captions);
     loaded_ = engine_.load(options_.model);
     for (const std::string& line : loaded_.fallbacks) warn(line);
+    if (loaded_.context != nullptr) loaded_.context->set_deterministic(options_.deterministic);
     check_early();
     try {
-      if (processes_.is_first()) prepare(data, prior);
+      if (processes_.is_first()) prepare(data, prior, held_out);
       processes_.sum(0.0, options_.stop);  // the others find encoded what it has encoded
-      if (!processes_.is_first()) prepare(data, prior);
+      if (!processes_.is_first()) prepare(data, prior, held_out);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kCancelled) throw;
       throw Error(ErrorCode::kCancelled, "", "interrupted; what is encoded so far is kept");
@@ -103,15 +107,17 @@ class TrainRun {
     events_(TrainWarning{line});
   }
 
-  void prepare(const Dataset& data, const Dataset& prior) {
+  void prepare(const Dataset& data, const Dataset& prior, const Dataset& held_out) {
     const auto say = [&](const std::string& line) { warn(line); };
-    TrainData made = prepare_data(options_, loaded_, data, prior, {say, events_});
+    TrainData made = prepare_data(options_, loaded_, data, prior, held_out, {say, events_});
     result_.pictures = made.pictures;
     result_.priors = made.priors;
     result_.skipped = std::move(made.skipped);
     result_.sizes = std::move(made.sizes);
     source_.data_hash = std::move(made.hash);
     examples_ = std::move(made.examples);
+    held_out_ = std::move(made.held_out);
+    result_.held_out_pictures = held_out_.size();
     no_caption_ = std::move(made.no_caption);
     if (processes_.is_first()) samples_ = std::move(made.samples);
   }
@@ -123,6 +129,7 @@ class TrainRun {
     loaded_.model = model;
     trainer_ = std::make_unique<Trainer>(model, std::move(examples_), options_.rules,
                                          std::move(no_caption_), &processes_);
+    trainer_->hold_out(std::move(held_out_));
     loaded_.pipeline = std::make_unique<Pipeline>(model, trainer_->arena());
     if (samples_) samples_->tell(*loaded_.pipeline);
   }
@@ -171,8 +178,9 @@ class TrainRun {
         adapter += std::get<Tensor>(weight).numel() * 4;  // some may be stored so
       }
     }
-    const int64_t state = values * (options_.rules.small_moments ? 6 : 12) +
-                          (options_.rules.average > 0 ? 4 * values : 0);
+    const int64_t state =
+        values * ((options_.rules.small_moments ? 2 : 8) + (options_.rules.small_weights ? 2 : 4)) +
+        (options_.rules.average > 0 ? 4 * values : 0);
     const int64_t checkpoints = options_.save_every > 0 ? options_.keep + 1 : 1;
     const int64_t needed = adapter + checkpoints * (adapter + state);
     std::error_code error;
@@ -252,6 +260,7 @@ class TrainRun {
         TrainedSoFar so_far = Checkpoints::load(checkpoint.folder, record());
         trainer_->restore(so_far.state);
         result_.curve = std::move(so_far.curve);
+        result_.held_out = std::move(so_far.held_out);
         result_.resumed_from = saved_ = so_far.state.step;
         if (!damaged.empty()) {
           warn(fmt::format("{}; step {} is gone on from", damaged, result_.resumed_from));
@@ -312,7 +321,7 @@ class TrainRun {
 
   std::string save() {
     if (!processes_.is_first()) return {};
-    const TrainedSoFar so_far{trainer_->state(), result_.curve};
+    const TrainedSoFar so_far{trainer_->state(), result_.curve, result_.held_out};
     const std::string path =
         checkpoints_
             .save(so_far, record(),
@@ -329,6 +338,33 @@ class TrainRun {
     const DeviceContext* device = loaded_.context.get();
     result_.peak_bytes = std::max(
         result_.peak_bytes, device != nullptr ? device->memory().most_held : anonymous_memory());
+  }
+
+  int64_t held_out_every() const {
+    constexpr int64_t kTimes = 20;
+    if (options_.held_out.every > 0) return options_.held_out.every;
+    return std::max<int64_t>(1, options_.rules.steps / kTimes);
+  }
+
+  void measure_held_out(int64_t step) {
+    if (result_.held_out_pictures == 0) return;
+    if (step % held_out_every() != 0 && !trainer_->done()) return;
+    result_.held_out.push_back({step, trainer_->held_out_loss()});
+    events_(result_.held_out.back());
+  }
+
+  void check_gradients() {
+    if (!options_.rules.check_gradients) return;
+    result_.cosines = trainer_->gradient_cosines();
+    GradientsChecked said;
+    said.worst = 1;
+    for (const Trainer::GradientCosine& of : result_.cosines) {
+      said.mean += of.cosine / static_cast<double>(result_.cosines.size());
+      if (of.cosine > said.worst && !said.worst_weight.empty()) continue;
+      said.worst = of.cosine;
+      said.worst_weight = of.weight;
+    }
+    events_(said);
   }
 
   void report(const TrainStep& made) {
@@ -368,7 +404,10 @@ class TrainRun {
   void loop() {
     const auto start = Clock::now();
     try {
-      if (samples_ && !trainer_->done() && result_.curve.empty()) make_samples(0);
+      if (!trainer_->done() && result_.curve.empty()) {
+        if (samples_) make_samples(0);
+        measure_held_out(0);
+      }
       first_step_ = result_.resumed_from + 1;
       while (!trainer_->done()) {
         const auto before = Clock::now();
@@ -378,6 +417,7 @@ class TrainRun {
         measure();
         report(made);
         watch_loss();
+        measure_held_out(made.step);
         if (options_.save_every > 0 && made.step % options_.save_every == 0) save();
         if (samples_ && (made.step % options_.samples.every == 0 || trainer_->done())) {
           make_samples(made.step);
@@ -389,6 +429,7 @@ class TrainRun {
           throw Error(ErrorCode::kCancelled, "", "interrupted");
         }
       }
+      check_gradients();
     } catch (const Error& error) {
       end_early(error);
     }
@@ -463,7 +504,7 @@ class TrainRun {
   const TrainSink& events_;
   Checkpoints checkpoints_;
   LoadedModel loaded_;
-  std::vector<TrainExample> examples_;
+  std::vector<TrainExample> examples_, held_out_;
   Condition no_caption_;
   std::optional<TrainSamples> samples_;
   TrainSource source_;

@@ -29,6 +29,12 @@ struct SampleOptions {
   uint64_t seed = 0;
 };
 
+// Pictures that are not trained on, and what the loss on them is.
+struct HeldOutOptions {
+  std::filesystem::path data;  // empty: none
+  int64_t every = 0;           // steps; 0: about twenty times
+};
+
 // Errors name these fields, and those of TrainRules.
 struct TrainOptions {
   ModelSpec model;
@@ -46,6 +52,8 @@ struct TrainOptions {
   int64_t save_every = 0;       // steps; 0: only where a run ends early
   int64_t keep = 2;             // checkpoints
   SampleOptions samples;
+  HeldOutOptions held_out;
+  bool deterministic = false;       // on a GPU: the same bits in every run, as on the CPU always
   bool resume = false;              // from the last checkpoint beside the output
   int64_t max_memory = 0;           // 0: what is free
   Collective* processes = nullptr;  // that train together; the first of them writes
@@ -56,7 +64,9 @@ struct TrainOptions {
 struct TrainResult {
   std::string output, report;  // the report's empty where it could not be written
   std::vector<TrainStep> curve;
-  size_t pictures = 0, priors = 0;
+  std::vector<HeldOutLoss> held_out;
+  std::vector<Trainer::GradientCosine> cosines;  // where they were asked for
+  size_t pictures = 0, priors = 0, held_out_pictures = 0;
   std::vector<SkippedFile> skipped;
   std::map<std::string, int64_t> sizes;  // pictures of each, "64x64"
   TrainModelLoaded model;

@@ -75,7 +75,8 @@ Dataset find_data(const char* field, const fs::path& folder, const CaptionRules&
 }
 
 TrainData prepare_data(const TrainOptions& options, LoadedModel& loaded, const Dataset& data,
-                       const Dataset& prior, const TrainListener& listener) {
+                       const Dataset& prior, const Dataset& held_out,
+                       const TrainListener& listener) {
   const int64_t usual = std::min(loaded.sampling.width, loaded.sampling.height);
   const int64_t resolution = options.resolution > 0 ? options.resolution : usual;
   const fs::path folder = options.cache.empty() ? beside(options.output, ".cache") : options.cache;
@@ -96,6 +97,14 @@ TrainData prepare_data(const TrainOptions& options, LoadedModel& loaded, const D
   made.sizes = std::move(prepared.sizes);
   made.hash = std::move(prepared.hash);
   made.examples = std::move(prepared.examples);
+  if (!held_out.items.empty()) {  // no part of what the run follows from
+    ExampleMaker apart(*loaded.pipeline, cache, resolution);
+    apart.add(held_out, 1, tell);
+    PreparedExamples kept = apart.finish();
+    if (kept.examples.empty()) refuse_data("held-out", options.held_out.data, kept.skipped);
+    made.held_out = std::move(kept.examples);
+    made.skipped.insert(made.skipped.end(), kept.skipped.begin(), kept.skipped.end());
+  }
   tell_oddities(made, prepared.enlarged, options.rules.batch, listener);
   if (cache.damaged() > 0) {
     listener.warn(fmt::format("{} files in {} were damaged, and made again", cache.damaged(),

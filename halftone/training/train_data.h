@@ -11,7 +11,7 @@
 namespace halftone {
 
 struct TrainData {
-  std::vector<TrainExample> examples;
+  std::vector<TrainExample> examples, held_out;
   Condition no_caption;  // where captions are dropped
   size_t pictures = 0, priors = 0;
   std::vector<SkippedFile> skipped;
@@ -32,7 +32,8 @@ Dataset find_data(const char* field, const std::filesystem::path& folder,
 
 // By the model's encoders. What is encoded is kept, whatever happens.
 TrainData prepare_data(const TrainOptions& options, LoadedModel& loaded, const Dataset& data,
-                       const Dataset& prior, const TrainListener& listener);
+                       const Dataset& prior, const Dataset& held_out,
+                       const TrainListener& listener);
 
 // "style.safetensors" -> "style.cache"
 std::filesystem::path beside(const std::filesystem::path& output, const char* extension);

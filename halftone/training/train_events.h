@@ -36,6 +36,18 @@ struct TrainProgress {
   double seconds_left = 0;
 };
 
+// Of pictures that are not trained on.
+struct HeldOutLoss {
+  int64_t step = 0;  // 0: before the first
+  double loss = 0;
+};
+
+// How gradients agree with those of a base in high precision.
+struct GradientsChecked {
+  double mean = 0, worst = 0;  // cosines
+  std::string worst_weight;
+};
+
 struct TrainWarning {
   std::string message;
 };
@@ -57,8 +69,9 @@ struct TrainComplete {
   std::string report;            // a page; empty: none
 };
 
-using TrainEvent = std::variant<Preparing, TrainModelLoaded, TrainProgress, TrainWarning,
-                                CheckpointSaved, SampleMade, TrainComplete>;
+using TrainEvent =
+    std::variant<Preparing, TrainModelLoaded, TrainProgress, TrainWarning, CheckpointSaved,
+                 SampleMade, HeldOutLoss, GradientsChecked, TrainComplete>;
 using TrainSink = std::function<void(const TrainEvent&)>;
 
 }  // namespace halftone

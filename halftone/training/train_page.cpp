@@ -33,7 +33,7 @@ class TrainPage {
                        r_.curve.size(), r_.pictures, html_escape(r_.model.path),
                        html_escape(r_.model.precision.used), html_escape(r_.model.device.used),
                        version());
-    return out + charts() + samples() + facts() + notes() + "</html>\n";
+    return out + charts() + samples() + facts() + cosines() + notes() + "</html>\n";
   }
 
  private:
@@ -78,8 +78,36 @@ class TrainPage {
     gradient.add({"gradient", kInk, false, c.gradient});
     Chart rate("Learning rate", "step", c.steps, Chart::Scale::kLinear);
     rate.add({"rate", kInk, false, c.rate});
-    return "<h2>How it went</h2><div class=\"charts\">\n" + loss.svg() + gradient.svg() +
-           rate.svg() + "</div>\n";
+    return "<h2>How it went</h2><div class=\"charts\">\n" + loss.svg() + held_out() +
+           gradient.svg() + rate.svg() + "</div>\n";
+  }
+
+  std::string held_out() const {
+    if (r_.held_out.empty()) return "";
+    std::vector<std::string> steps;
+    std::vector<double> losses;
+    for (const HeldOutLoss& at : r_.held_out) {
+      steps.push_back(std::to_string(at.step));
+      losses.push_back(at.loss);
+    }
+    Chart chart(fmt::format("Loss on {} pictures that are not trained on", r_.held_out_pictures),
+                "step", steps, Chart::Scale::kLinear);
+    chart.add({"held out", kInk, false, losses});
+    return chart.svg();
+  }
+
+  // The least like those in high precision first.
+  std::string cosines() const {
+    if (r_.cosines.empty()) return "";
+    std::vector<Trainer::GradientCosine> sorted = r_.cosines;
+    std::ranges::sort(sorted, {}, &Trainer::GradientCosine::cosine);
+    std::string out =
+        "<h2>Gradients beside those of a base in high precision</h2><table><tr><th>weight"
+        "<th>cosine</tr>\n";
+    for (const auto& [weight, cosine] : sorted) {
+      out += fmt::format("<tr><td>{}<td>{:.6f}</tr>\n", html_escape(weight), cosine);
+    }
+    return out + "</table>\n";
   }
 
   static std::string picture(const SampleMade& sample) {

@@ -25,6 +25,8 @@ ordered_json run_record(const TrainOptions& options, const TrainSource& source) 
                          {"schedule", r.rate == RateShape::kCosine ? "cosine" : "constant"},
                          {"clip", r.clip},
                          {"optimizer", r.small_moments ? "adamw8bit" : "adamw"},
+                         {"weights", r.small_weights ? "bf16" : "fp32"},
+                         {"weight-gradient", r.fp8_weight_gradients ? "fp8" : "bf16"},
                          {"ema", r.average},
                          {"caption-dropout", r.caption_dropout},
                          {"dropout", number(r.dropout)},

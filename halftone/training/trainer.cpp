@@ -1,6 +1,7 @@
 #include "halftone/training/trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numbers>
 #include <set>
@@ -9,8 +10,6 @@
 #include "halftone/base/gaussian.h"
 #include "halftone/base/text.h"
 #include "halftone/tensor/float_values.h"
-#include "halftone/training/draws.h"
-#include "halftone/training/train_graph.h"
 
 namespace halftone {
 namespace {
@@ -104,13 +103,21 @@ Trainer::Trainer(std::shared_ptr<const Model> model, std::vector<TrainExample> e
        "min-snr", "is for models that predict noise; this one predicts velocities");
   need(rules_.mode != TrainMode::kQat || !model_->report().formats.empty(), "precision",
        "is no format that weights are rounded to, which qat trains them for");
+  need(!rules_.small_weights || rules_.mode != TrainMode::kLora, "weights",
+       "in bf16 are for modes full and qat: adapters are small");
+  need(!rules_.fp8_weight_gradients || rules_.mode != TrainMode::kLora, "weight-gradient",
+       "is for modes full and qat");
+  need(!rules_.fp8_weight_gradients || rules_.fp8_gradients, "weight-gradient",
+       "in fp8 is for gradients in fp8: backward is to be fp8, too");
   need(!rules_.teacher || rules_.mode == TrainMode::kQat, "teacher", "is for mode qat");
-  if (rules_.teacher) teacher_ = model_->with_recipe(std::nullopt);
+  need(!rules_.check_gradients || !model_->report().formats.empty(), "check-gradients",
+       "compares with a base in high precision, and this one is");
   const bool adapts = rules_.mode == TrainMode::kLora;
   const std::map<std::string, Tensor> initial = adapts ? initial_adapters() : initial_weights();
   const LoadOptions& load = model_->options();
-  const ParameterOptions how{rules_.small_moments, rules_.average > 0};
+  const ParameterOptions how{rules_.small_moments, rules_.average > 0, rules_.small_weights};
   parameters_ = std::make_unique<Parameters>(initial, how, *load.kernels, load.stream);
+  programs_ = std::make_unique<TrainPrograms>(model_, rules_, sites_, *parameters_);
 }
 
 std::map<std::string, Tensor> Trainer::initial_adapters() {
@@ -157,91 +164,25 @@ std::vector<Trainer::Row> Trainer::rows_of(const std::vector<size_t>& batch, int
   return rows;
 }
 
-Trainer::Entry& Trainer::program_for(const Shape& latents, std::span<const int64_t> texts) {
-  constexpr size_t kMostPrograms = 16;
-  const Denoiser& denoiser = model_->denoiser();
-  const DenoiserShape shape = denoiser.shape(latents, texts);
-  for (auto it = programs_.begin(); it != programs_.end(); ++it) {
-    if (it->shape.str() != shape.str()) continue;
-    programs_.splice(programs_.begin(), programs_, it);
-    return programs_.front();
-  }
-  if (programs_.size() == kMostPrograms) programs_.pop_back();
-  const auto plain = denoiser.build(shape, {model_->options().activations, false});
-  Entry made{shape, student_program(*plain), nullptr};
-  if (teacher_ != nullptr) {
-    const ModelPart& part = teacher_->denoiser_part();
-    const LoadOptions& load = teacher_->options();
-    const auto noisy = add_noising(*plain, false);
-    made.teacher = program_of(
-        compile(*noisy, part.compile_options(), *load.kernels, load.stream).graph, part.weights());
-  }
-  programs_.push_front(std::move(made));
-  return programs_.front();
-}
-
-std::unique_ptr<Program> Trainer::student_program(const Graph& plain) {
-  std::vector<std::string> trained;
-  for (const auto& [name, weight] : parameters_->weights()) trained.push_back(name);
-  const LoadOptions& load = model_->options();
-  CompileOptions how = model_->denoiser_part().compile_options();
-  if (rules_.mode == TrainMode::kLora) {
-    how.lora = {sites_};
-  } else {  // each weight lies on its own
-    how.can_stack = [](const std::string&, const std::string&) { return false; };
-    if (how.recipe) how.recipe->trained.insert(trained.begin(), trained.end());
-  }
-  how.recompute = rules_.recompute;
-  if (rules_.fp8_gradients && how.recipe) how.recipe->gradients = formats::fp8_e5m2;
-  how.extend = [&](Graph& graph) {  // some weights are for shapes that this is not
-    std::erase_if(trained, [&](const auto& name) { return !graph.weights().contains(name); });
-    add_loss(graph, trained);
-  };
-  const auto noisy = add_noising(plain, !rules_.teacher);
-  const auto graph = compile(*noisy, how, *load.kernels, load.stream).graph;
-  Weights weights = model_->denoiser_part().weights();
-  for (const auto& [name, weight] : parameters_->weights()) weights[name] = weight;
-  return program_of(graph, weights);
-}
-
-std::unique_ptr<Program> Trainer::program_of(const std::shared_ptr<Graph>& graph,
-                                             const Weights& weights) {
-  const LoadOptions& load = model_->options();
-  const ProgramOptions options{load.kernels, load.stream, load.compile, load.cancelled};
-  auto program = std::make_unique<Program>(graph, weights, options, arena_);
-  for (const std::string& note : program->notes()) {
-    if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);
-  }
-  return program;
+TrainPrograms::Entry& Trainer::program_for(TrainPass pass, const std::vector<Row>& rows) {
+  std::vector<int64_t> texts;
+  for (const Row& row : rows) texts.push_back(text_tokens(*row.condition));
+  return programs_->get(pass, rows[0].example->latents.shape(), texts);
 }
 
 // Of each size, with the longest texts. On a device what programs are given stays there.
 ModelMemory Trainer::plan() {
-  std::map<std::string, std::pair<Shape, std::vector<int64_t>>> largest;
+  std::map<std::string, std::vector<Row>> largest;
   for (const TrainExample& example : examples_) {
-    auto& [shape, texts] = largest[example.latents.shape().str()];
-    shape = example.latents.shape();
-    texts.push_back(text_tokens(example.condition));
-    if (rules_.caption_dropout > 0) texts.push_back(text_tokens(no_caption_));
+    std::vector<Row>& rows = largest[example.latents.shape().str()];
+    rows.push_back({&example, &example.condition, 0});
+    if (rules_.caption_dropout > 0) rows.push_back({&example, &no_caption_, 0});
   }
   ModelMemory memory;
-  std::set<const std::byte*> counted;  // a teacher shares what is not quantized
-  for (const Model* model : {model_.get(), teacher_.get()}) {
-    if (model == nullptr) continue;
-    for (const auto& [name, weight] : model->denoiser_part().weights()) {
-      const auto* quantized = std::get_if<QuantizedTensor>(&weight);
-      const Tensor& stored = quantized != nullptr ? quantized->codes : std::get<Tensor>(weight);
-      if (!counted.insert(stored.address()).second) continue;
-      (stored.mapped() ? memory.file_weights : memory.owned_weights) += byte_size_of(weight);
-    }
-  }
+  programs_->add_weights(memory);
   memory.owned_weights += parameters_->bytes();
   const bool on_device = model_->options().stream.device != nullptr;
-  for (auto& [name, size] : largest) {
-    auto& [shape, texts] = size;
-    std::sort(texts.rbegin(), texts.rend());
-    texts.resize(static_cast<size_t>(rules_.batch), texts.back());
-    const Entry& entry = program_for(shape, texts);
+  const auto add = [&](const TrainPrograms::Entry& entry) {
     for (const Program* program : {entry.program.get(), entry.teacher.get()}) {
       if (program == nullptr) continue;
       const MemoryUse& use = program->memory();
@@ -250,8 +191,24 @@ ModelMemory Trainer::plan() {
       memory.borders =
           on_device ? memory.borders + use.resident : std::max(memory.borders, use.borders);
     }
+  };
+  for (auto& [name, rows] : largest) {
+    std::ranges::stable_sort(rows, std::greater(),
+                             [](const Row& row) { return text_tokens(*row.condition); });
+    rows.resize(static_cast<size_t>(rules_.batch), rows.back());
+    add(program_for(TrainPass::kGradients, rows));
   }
-  arena_->expect(memory.arena + memory.workspace);
+  std::set<const TrainPrograms::Entry*> counted;
+  for (const std::vector<Row>& rows : held_out_batches()) {
+    const TrainPrograms::Entry& entry = program_for(TrainPass::kHeldOut, rows);
+    if (counted.insert(&entry).second) add(entry);
+  }
+  if (rules_.check_gradients) {
+    for (const TrainPass pass : {TrainPass::kGradients, TrainPass::kReference}) {
+      add(program_for(pass, first_rows()));
+    }
+  }
+  arena()->expect(memory.arena + memory.workspace);
   return memory;
 }
 
@@ -264,16 +221,11 @@ Tensor Trainer::dropout_keys(const std::vector<Row>& rows) const {
   return keys;
 }
 
-// The loss of a batch; its gradients take the place of those that are there, or are added.
-double Trainer::run(const std::vector<Row>& rows, bool add) {
-  std::vector<int64_t> texts;
+double Trainer::run(TrainPrograms::Entry& entry, const std::vector<Row>& rows,
+                    const Drawn& from_where) {
   std::vector<const Condition*> conditions;
-  for (const Row& row : rows) {
-    texts.push_back(text_tokens(*row.condition));
-    conditions.push_back(row.condition);
-  }
+  for (const Row& row : rows) conditions.push_back(row.condition);
   const Shape& one = rows[0].example->latents.shape();
-  Entry& entry = program_for(one, texts);
   const auto count = static_cast<int64_t>(rows.size());
   auto inputs = model_->denoiser().inputs(entry.shape, conditions);
   std::vector<int64_t> dims = {count};
@@ -282,12 +234,14 @@ double Trainer::run(const std::vector<Row>& rows, bool add) {
   Tensor time = Tensor::empty(DType::kF32, {count}), weight = Tensor::empty(DType::kF32, {count});
   Tensor noising = Tensor::empty(DType::kF32, {count, 4}),
          keys = Tensor::empty(DType::kI32, {count, 4});
-  const auto now = static_cast<uint64_t>(step_);
   for (size_t r = 0; r < rows.size(); ++r) {
+    const auto key = [&](Draw what) {
+      return draw_key(from_where.seed, what, from_where.when, rows[r].at);
+    };
     const auto from = rows[r].example->latents.as<float>();
     std::copy(from.begin(), from.end(),
               latents.mutable_as<float>().begin() + static_cast<std::ptrdiff_t>(r * from.size()));
-    const Noising drawn = objective_.draw(draw_key(rules_.seed, Draw::kStrength, now, rows[r].at));
+    const Noising drawn = objective_.draw(key(from_where.strength));
     SamplerStep step;
     step.sigma = drawn.sigma;
     step.timestep = drawn.timestep;
@@ -296,8 +250,7 @@ double Trainer::run(const std::vector<Row>& rows, bool add) {
     const float factors[] = {drawn.latents, drawn.noise, drawn.target_latents, drawn.target_noise};
     std::copy(std::begin(factors), std::end(factors),
               noising.mutable_as<float>().begin() + static_cast<std::ptrdiff_t>(4 * r));
-    put_key(draw_key(rules_.seed, Draw::kNoising, now, rows[r].at),
-            keys.mutable_as<int32_t>().subspan(4 * r, 4));
+    put_key(key(from_where.noise), keys.mutable_as<int32_t>().subspan(4 * r, 4));
   }
   inputs["latents"] = latents;
   inputs["time"] = time;
@@ -308,7 +261,8 @@ double Trainer::run(const std::vector<Row>& rows, bool add) {
     Tensor strength = Tensor::empty(DType::kF32, {count, rules_.rank});
     std::ranges::fill(strength.mutable_as<float>(), rules_.alpha / static_cast<float>(rules_.rank));
     inputs[lora_strength_name(0)] = strength;
-    if (rules_.dropout > 0) inputs[lora_dropout_name(0)] = dropout_keys(rows);
+    if (rules_.dropout > 0 && entry.pass == TrainPass::kGradients)
+      inputs[lora_dropout_name(0)] = dropout_keys(rows);
   }
   if (entry.teacher != nullptr) {
     for (const auto& [name, tensor] : inputs) {
@@ -319,9 +273,83 @@ double Trainer::run(const std::vector<Row>& rows, bool add) {
   }
   for (const auto& [name, tensor] : inputs) entry.program->set_input(name, tensor);
   entry.program->run();
-  const double loss = entry.program->output("loss").as<float>()[0];
-  parameters_->take_gradients(*entry.program, add);
-  return loss;
+  return entry.program->output("loss").as<float>()[0];
+}
+
+// Of each size, as many at a time as in training. Every example has noise of a few strengths.
+std::vector<std::vector<Trainer::Row>> Trainer::held_out_batches() const {
+  constexpr uint64_t kStrengths = 4;
+  std::map<std::string, std::vector<Row>> by_size;
+  for (size_t i = 0; i < held_out_.size(); ++i) {
+    for (uint64_t k = 0; k < kStrengths; ++k) {
+      by_size[held_out_[i].latents.shape().str()].push_back(
+          {&held_out_[i], &held_out_[i].condition, i * kStrengths + k});
+    }
+  }
+  std::vector<std::vector<Row>> batches;
+  for (const auto& [size, rows] : by_size) {
+    for (size_t begin = 0; begin < rows.size(); begin += static_cast<size_t>(rules_.batch)) {
+      const size_t end = std::min(rows.size(), begin + static_cast<size_t>(rules_.batch));
+      batches.emplace_back(rows.begin() + static_cast<std::ptrdiff_t>(begin),
+                           rows.begin() + static_cast<std::ptrdiff_t>(end));
+    }
+  }
+  return batches;
+}
+
+double Trainer::held_out_loss() {
+  const std::vector<std::vector<Row>> batches = held_out_batches();
+  double sum = 0, rows = 0;
+  for (size_t i = 0; i < batches.size(); ++i) {  // processes take them in turn
+    const auto count = static_cast<double>(batches[i].size());
+    rows += count;
+    if (static_cast<int>(i % static_cast<size_t>(processes_.size())) != processes_.rank()) continue;
+    sum += count * run(program_for(TrainPass::kHeldOut, batches[i]), batches[i], kSameInEveryRun);
+  }
+  return processes_.sum(sum, model_->options().cancelled) / rows;
+}
+
+// As many as a batch, of the first one's size.
+std::vector<Trainer::Row> Trainer::first_rows() const {
+  std::vector<Row> rows;
+  for (size_t i = 0; rows.size() < static_cast<size_t>(rules_.batch); ++i) {
+    const TrainExample& example = examples_[i % examples_.size()];
+    if (example.latents.shape() != examples_[0].latents.shape()) continue;
+    rows.push_back({&example, &example.condition, i});
+  }
+  return rows;
+}
+
+std::vector<Trainer::GradientCosine> Trainer::gradient_cosines() {
+  const std::vector<Row> rows = first_rows();
+  std::map<std::string, Tensor> gradients[2];
+  for (const TrainPass pass : {TrainPass::kGradients, TrainPass::kReference}) {
+    TrainPrograms::Entry& entry = program_for(pass, rows);
+    run(entry, rows, kSameInEveryRun);
+    parameters_->take_gradients(*entry.program, false);
+    gradients[pass == TrainPass::kReference] = parameters_->gradients();
+  }
+  // An adapter's two matrices as one.
+  std::map<std::string, std::array<double, 3>> products;
+  for (const auto& [name, used] : gradients[0]) {
+    std::string weight = name;
+    for (const std::string& site : sites_.weights) {
+      if (name == lora_down_name(site) || name == lora_up_name(site)) weight = site;
+    }
+    std::array<double, 3>& sums = products[weight];
+    const auto a = used.as<float>(), b = gradients[1].at(name).as<float>();
+    for (size_t i = 0; i < a.size(); ++i) {
+      sums[0] += static_cast<double>(a[i]) * b[i];
+      sums[1] += static_cast<double>(a[i]) * a[i];
+      sums[2] += static_cast<double>(b[i]) * b[i];
+    }
+  }
+  std::vector<GradientCosine> cosines;
+  for (const auto& [weight, sums] : products) {
+    const double length = std::sqrt(sums[1] * sums[2]);
+    cosines.push_back({weight, length > 0 ? sums[0] / length : sums[1] == sums[2] ? 1.0 : 0.0});
+  }
+  return cosines;
 }
 
 double Trainer::rate() const {
@@ -337,9 +365,13 @@ TrainStep Trainer::step() {
   HT_ASSERT(!done());
   double loss = 0;
   const BatchOrder::Position before = order_.position();
+  const Drawn drawn = {rules_.seed, static_cast<uint64_t>(step_), Draw::kStrength, Draw::kNoising};
   try {
     for (int64_t part = 0; part < rules_.accumulate; ++part) {
-      loss += run(rows_of(order_.next(), part), part > 0);
+      const std::vector<Row> rows = rows_of(order_.next(), part);
+      TrainPrograms::Entry& entry = program_for(TrainPass::kGradients, rows);
+      loss += run(entry, rows, drawn);
+      parameters_->take_gradients(*entry.program, part > 0);
     }
     loss = processes_.sum(loss, model_->options().cancelled);
     parameters_->sum_gradients(processes_, model_->options().cancelled);
@@ -361,6 +393,7 @@ TrainStep Trainer::step() {
   AdamWArgs how = rules_.optimizer;
   how.learning_rate = static_cast<float>(made.learning_rate);
   how.step = step_ + 1;
+  how.rounding = draw_key(rules_.seed, Draw::kRounding, static_cast<uint64_t>(step_), 0);
   const bool clips = rules_.clip > 0 && made.gradient_norm > rules_.clip;
   if (rules_.average > 0) {  // less at first, when what it began with counts for little
     const auto at = static_cast<double>(step_ + 1);

@@ -4,7 +4,6 @@
 // and its seed.
 #pragma once
 
-#include <list>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,9 +12,11 @@
 #include "halftone/engine/model.h"
 #include "halftone/engine/pipeline.h"
 #include "halftone/training/batch_order.h"
+#include "halftone/training/draws.h"
 #include "halftone/training/lora_output.h"
-#include "halftone/training/objective.h"
 #include "halftone/training/parameters.h"
+#include "halftone/training/train_programs.h"
+#include "halftone/training/train_rules.h"
 
 namespace halftone {
 
@@ -24,36 +25,6 @@ struct TrainExample {
   Tensor latents;  // F32 [C, h, w]
   Condition condition;
   float weight = 1;  // of its loss
-};
-
-enum class RateShape : uint8_t { kConstant, kCosine };
-
-// An adapter; the weights of the denoiser; or these so that they lose less by being quantized.
-enum class TrainMode : uint8_t { kLora, kFull, kQat };
-std::string to_string(TrainMode mode);
-
-struct TrainRules {
-  TrainMode mode = TrainMode::kLora;
-  bool teacher = false;  // targets are what the weights predict before they are rounded and trained
-  int64_t steps = 1000, batch = 1, accumulate = 1;  // steps of the optimizer, each of this many
-                                                    // batches
-  int64_t rank = 16;
-  float alpha = 16;
-  std::vector<std::string> targets;  // patterns of weights; empty: every linear of the blocks, or
-                                     // every weight
-  AdamWArgs optimizer;               // its rate is the highest one
-  RateShape rate = RateShape::kConstant;
-  int64_t warmup = 0;          // steps in which the rate rises
-  double clip = 1;             // of the gradient's norm; 0: none
-  SigmaDraw sigmas;            // for velocity models
-  double min_snr = 0;          // for the others; 0: off
-  double caption_dropout = 0;  // share of examples that are shown without their caption
-  float dropout = 0;           // share of what adapters read that is zero
-  bool small_moments = false;  // of the optimizer, in 8 bits
-  bool fp8_gradients = false;  // of outputs of linears whose weights are quantized, in E5M2
-  Recompute recompute = Recompute::kRows;
-  double average = 0;  // decay of a running mean of the adapters, which is then the result
-  uint64_t seed = 0;
 };
 
 struct TrainStep {
@@ -84,10 +55,22 @@ class Trainer {
   int64_t parameters() const { return parameters_->count(); }
   int64_t parts() const;  // adapters or weights
   // What runs slower than it should, a line each.
-  const std::vector<std::string>& notes() const { return notes_; }
+  const std::vector<std::string>& notes() const { return programs_->notes(); }
+
+  // Examples that no step sees.
+  void hold_out(std::vector<TrainExample> examples) { held_out_ = std::move(examples); }
+  // The mean loss of these, each with noise of a few strengths that are the same in every run.
+  double held_out_loss();
+  // Of every adapter or weight: the cosine between the gradient as this run computes it and as it
+  // is where base and gradients are in high precision, for a batch that no run trains on.
+  struct GradientCosine {
+    std::string weight;
+    double cosine = 0;
+  };
+  std::vector<GradientCosine> gradient_cosines();
 
   // Memory of its programs, for others that run between steps.
-  const std::shared_ptr<Arena>& arena() const { return arena_; }
+  const std::shared_ptr<Arena>& arena() const { return programs_->arena(); }
   // What a run takes, known before the first step. Builds the largest programs, and runs nothing.
   ModelMemory plan();
 
@@ -101,11 +84,6 @@ class Trainer {
   void restore(const State& state);
 
  private:
-  struct Entry {
-    DenoiserShape shape;
-    std::unique_ptr<Program> program;
-    std::unique_ptr<Program> teacher;  // where there is one
-  };
   // A row of a batch, as it is shown.
   struct Row {
     const TrainExample* example;
@@ -113,11 +91,18 @@ class Trainer {
     uint64_t at;  // in the step
   };
   std::vector<Row> rows_of(const std::vector<size_t>& batch, int64_t part) const;
-  Entry& program_for(const Shape& latents, std::span<const int64_t> texts);
-  std::unique_ptr<Program> student_program(const Graph& plain);
-  std::unique_ptr<Program> program_of(const std::shared_ptr<Graph>& graph, const Weights& weights);
+  // Where noise and strengths come from.
+  struct Drawn {
+    uint64_t seed, when;
+    Draw strength, noise;
+  };
+  static constexpr Drawn kSameInEveryRun = {0, 0, Draw::kHeldOutStrength, Draw::kHeldOutNoise};
+  std::vector<Row> first_rows() const;
   Tensor dropout_keys(const std::vector<Row>& rows) const;
-  double run(const std::vector<Row>& rows, bool add);
+  // Runs a program on these rows, and returns their loss.
+  double run(TrainPrograms::Entry& entry, const std::vector<Row>& rows, const Drawn& drawn);
+  TrainPrograms::Entry& program_for(TrainPass pass, const std::vector<Row>& rows);
+  std::vector<std::vector<Row>> held_out_batches() const;
   double rate() const;
   std::map<std::string, Tensor> initial_adapters();
   std::map<std::string, Tensor> initial_weights() const;
@@ -126,18 +111,15 @@ class Trainer {
   Collective alone_;
   Collective& processes_;
   std::shared_ptr<const Model> model_;
-  std::shared_ptr<const Model> teacher_;  // in high precision, where there is one
-  std::vector<TrainExample> examples_;
+  std::vector<TrainExample> examples_, held_out_;
   TrainRules rules_;
   Objective objective_;
   LoraSites sites_;
   std::unique_ptr<Parameters> parameters_;
   Condition no_caption_;
   BatchOrder order_;
-  std::list<Entry> programs_;  // the last few, the most recent first
-  std::shared_ptr<Arena> arena_ = std::make_shared<Arena>();
+  std::unique_ptr<TrainPrograms> programs_;
   int64_t step_ = 0;
-  std::vector<std::string> notes_;
 };
 
 }  // namespace halftone

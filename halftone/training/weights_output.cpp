@@ -2,19 +2,14 @@
 
 #include "halftone/base/error.h"
 #include "halftone/io/safetensors_writer.h"
-#include "halftone/numerics/bf16.h"
+#include "halftone/tensor/float_values.h"
 
 namespace halftone {
 namespace {
 
 Tensor stored(const Tensor& values, DType dtype) {
   HT_ASSERT(dtype == DType::kBF16 || dtype == DType::kF32);
-  if (dtype == DType::kF32) return values;
-  Tensor out = Tensor::empty(dtype, values.shape());
-  const auto from = values.as<float>();
-  auto to = out.mutable_as<bf16>();
-  for (size_t i = 0; i < from.size(); ++i) to[i] = to_bf16(from[i]);
-  return out;
+  return dtype == DType::kF32 ? values : as_bf16(values);
 }
 
 }  // namespace

@@ -115,6 +115,94 @@ TEST_P(Train, FromPicturesToAnAdapter) {
   EXPECT_EQ(read_file(o.output), read_file(dir_ / "out.safetensors"));
 }
 
+// The loss on pictures that no step sees: the same noise every time, so that it says something.
+TEST_P(Train, HeldOutPicturesAreMeasuredAndChangeNothing) {
+  fs::create_directories(dir_ / "held");
+  for (const char* name : {"0.png", "0.txt", "1.png", "1.txt"}) {
+    fs::copy(dir_ / "data" / name, dir_ / "held" / name);
+  }
+  TrainOptions o = options("plain.safetensors");
+  o.rules.dropout = 0.3f;  // which is for training alone
+  o.samples.every = 0;
+  run(o);
+  o.output = dir_ / "measured.safetensors";
+  o.held_out.data = dir_ / "held";
+  o.held_out.every = 4;
+  const TrainResult measured = run(o);
+  EXPECT_EQ(read_file(o.output), read_file(dir_ / "plain.safetensors"));
+  ASSERT_EQ(measured.held_out.size(), 3u);  // before, at step 4 and at the end
+  EXPECT_EQ(measured.held_out[1].step, 4);
+  EXPECT_EQ(measured.held_out_pictures, 2u);
+  EXPECT_EQ(count<HeldOutLoss>(), 3);
+  EXPECT_GT(measured.held_out[0].loss, 0);
+  EXPECT_NE(measured.held_out[0].loss, measured.held_out[2].loss);
+  EXPECT_THAT(read_file(measured.report), HasSubstr("2 pictures that are not trained on"));
+  // Another seed, the same model, the same loss before the first step; and a run that goes on has
+  // all of them.
+  o.rules.seed = 7;
+  o.output = dir_ / "other.safetensors";
+  EXPECT_EQ(run(o).held_out[0].loss, measured.held_out[0].loss);
+  o.rules.seed = 0;
+  o.output = dir_ / "later.safetensors";
+  EXPECT_THAT(stop_after(o, 5), HasSubstr("step 5 is saved"));
+  o.resume = true;
+  const TrainResult resumed = run(o);
+  ASSERT_EQ(resumed.held_out.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(resumed.held_out[i].step, measured.held_out[i].step);
+    EXPECT_EQ(resumed.held_out[i].loss, measured.held_out[i].loss);
+  }
+}
+
+TEST_P(Train, GradientsAreComparedWithThoseOfABaseInHighPrecision) {
+  TrainOptions o = options("out.safetensors");
+  o.rules.check_gradients = true;
+  EXPECT_THAT(error_of([&] { run(o); }), HasSubstr("check-gradients"));
+  std::map<std::string, double> worst;
+  for (const char* precision : {"fp8", "nvfp4"}) {
+    o.model.precision = precision;
+    o.rules.fp8_gradients = true;
+    const TrainResult result = run(o);
+    ASSERT_EQ(result.cosines.size(), static_cast<size_t>(result.model.parts));
+    worst[precision] = 1;
+    for (const auto& [weight, cosine] : result.cosines) {
+      EXPECT_GT(cosine, 0.5) << weight;
+      EXPECT_LE(cosine, 1 + 1e-9) << weight;
+      worst[precision] = std::min(worst[precision], cosine);
+    }
+    EXPECT_THAT(read_file(result.report), HasSubstr(result.cosines[0].weight));
+  }
+  EXPECT_EQ(count<GradientsChecked>(), 2);
+  EXPECT_GT(worst["fp8"], worst["nvfp4"]);
+  EXPECT_LT(worst["fp8"], 1);
+}
+
+TEST_P(Train, WholeModelsInEveryPrecisionOfWeightsAndGradients) {
+  TrainOptions o = options("out.safetensors");
+  o.rules.mode = TrainMode::kFull;
+  o.rules.optimizer.learning_rate = 1e-4f;
+  o.model.precision = "fp8";
+  o.rules.fp8_gradients = true;
+  std::vector<std::vector<TrainStep>> curves;
+  for (const auto& [weights, gradients] : {std::pair(false, false), {true, false}, {false, true}}) {
+    o.rules.small_weights = weights;
+    o.rules.fp8_weight_gradients = gradients;
+    curves.push_back(run(o).curve);
+  }
+  for (size_t i = 0; i < curves[0].size(); ++i) {
+    for (const size_t other : {1, 2}) {
+      EXPECT_NEAR(curves[other][i].loss, curves[0][i].loss, 0.02 * curves[0][i].loss);
+    }
+  }
+  EXPECT_EQ(curves[2][0].loss, curves[0][0].loss);  // gradients alone differ
+  EXPECT_NEAR(curves[2][0].gradient_norm, curves[0][0].gradient_norm,
+              0.05 * curves[0][0].gradient_norm);
+  EXPECT_NE(curves[2][0].gradient_norm, curves[0][0].gradient_norm);
+  EXPECT_NE(curves[1][3].loss, curves[0][3].loss);
+  o.rules.fp8_gradients = false;
+  EXPECT_THAT(error_of([&] { run(o); }), HasSubstr("weight-gradient"));
+}
+
 TEST_P(Train, GoesOnWhereItWasStopped) {
   std::vector<TrainOptions> kinds;
   for (int kind = 0; kind < 3; ++kind) {
@@ -257,6 +345,58 @@ TEST(SmallMoments, FollowTheLargeOnes) {
   const double large = descend(false), small = descend(true);
   EXPECT_LT(large, 0.02);
   EXPECT_LT(small, 0.04);
+}
+
+// Steps of a 400th of a value's last bit: rounded to the nearest, nothing would ever move.
+TEST(SmallWeights, SmallStepsCountInTheMean) {
+  constexpr int64_t kCount = 4096;
+  Tensor p = Tensor::zeros(DType::kBF16, {kCount}), g = Tensor::zeros(DType::kF32, {kCount});
+  Tensor first = Tensor::zeros(DType::kF32, {kCount}),
+         second = Tensor::zeros(DType::kF32, {kCount});
+  std::ranges::fill(p.mutable_as<bf16>(), to_bf16(1));
+  std::ranges::fill(g.mutable_as<float>(), 1.0f);
+  const auto view = [](Tensor& x) { return View{x.mutable_bytes().data(), x.dtype(), x.shape()}; };
+  constexpr int64_t kSteps = 200;
+  constexpr float kRate = 0x1p-8f / 400;  // below 1, bf16's numbers are 2^-8 apart
+  std::vector<float> one_step;
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    AdamWArgs args;
+    args.learning_rate = kRate;
+    args.weight_decay = 0;
+    args.step = step;
+    args.rounding = {3, static_cast<uint64_t>(step)};
+    args.gradients = {g.address(), g.dtype(), g.shape()};
+    args.parameters = view(p);
+    args.first = view(first);
+    args.second = view(second);
+    cpu_kernels().adamw.launch(args, {2});
+    if (step == 1) one_step = test::floats(p);
+  }
+  const auto mean = [](const std::vector<float>& values) {
+    double sum = 0;
+    for (const float v : values) sum += v;
+    return sum / static_cast<double>(values.size());
+  };
+  const double moved = 1 - mean(test::floats(p));
+  EXPECT_NEAR(moved, kSteps * kRate, 0.1 * kSteps * kRate);
+  EXPECT_GT(std::ranges::count(one_step, 1.0f), kCount / 2);
+  EXPECT_LT(std::ranges::count(one_step, 1.0f), kCount);
+}
+TEST(SmallWeights, RoundingByChanceKeepsWhatIsExactAndWhatIsNoNumber) {
+  const auto rounded = [](float v, uint32_t random) {
+    return to_float(ParameterValues::rounded_by_chance(v, random));
+  };
+  for (const uint32_t random : {0u, 1u, 0x7FFFu, 0xFFFFu, 0xFFFFFFFFu}) {
+    for (const float v : {0.0f, -0.0f, 1.0f, -3.5f, 0x1p-126f, -0x1p127f}) {
+      EXPECT_EQ(rounded(v, random), v);
+    }
+    EXPECT_TRUE(std::isnan(rounded(std::nanf(""), random)));
+    EXPECT_EQ(rounded(INFINITY, random), INFINITY);
+    EXPECT_EQ(rounded(-INFINITY, random), -INFINITY);
+  }
+  EXPECT_EQ(rounded(1 + 0x1p-8f, 0x7FFF), 1.0f);  // half way between 1 and 1 + 2^-7
+  EXPECT_EQ(rounded(1 + 0x1p-8f, 0x8000), 1 + 0x1p-7f);
+  EXPECT_EQ(rounded(-1 - 0x1p-8f, 0x8000), -1 - 0x1p-7f);
 }
 
 TEST(SmallMoments, RootsAreRoundedUp) {

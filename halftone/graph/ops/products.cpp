@@ -11,6 +11,12 @@ int64_t conv_size(int64_t size, int64_t kernel, int pad, int stride) {
   return (size + pad - kernel) / stride + 1;
 }
 
+// dY^T X of operands in 8 bits, each with a scale for every row of what is summed over tokens.
+Value rounded_weight_gradient(Value dy, Value x, const Format& format) {
+  return linear(quantize_weight(permute(dy, {1, 0}), format),
+                quantize_weight(permute(x, {1, 0}), formats::fp8));
+}
+
 }  // namespace
 
 Value quantize(Value x, const Format& format, float static_scale) {
@@ -57,7 +63,11 @@ Gradients linear_gradient(const GradientContext& c) {
   const bool stored = weight.graph().values()[weight.id()].source == Source::kWeight;
   const bool frozen = weight.type().quantized && stored;
   if (!frozen && !x.type().quantized) {
-    gradients[1] = cast(matmul(dy, as_rows(x), true, false), weight.dtype());
+    const auto& how = std::get<LinearAttributes>(c.attributes);
+    const Value dweight = how.gradients && how.round_weight_gradient
+                              ? rounded_weight_gradient(dy, as_rows(x), *how.gradients)
+                              : matmul(dy, as_rows(x), true, false);
+    gradients[1] = cast(dweight, weight.dtype());
   }
   if (c.inputs.size() > 2) {
     gradients.emplace_back(cast(sum_to(dy, c.inputs[2].shape()), c.inputs[2].dtype()));

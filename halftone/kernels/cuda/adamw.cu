@@ -7,16 +7,19 @@ namespace {
 constexpr int kThreads = 256;
 static_assert(kThreads == kMomentBlock);  // of 8-bit moments, one thread block has a block
 
-__device__ void follow(const AdamWFactors& factors, int64_t i, const float* p, float* average) {
-  if (average != nullptr) average[i] += factors.average_rate * (p[i] - average[i]);
+// One value, and its running mean where there is one.
+__device__ void step(const AdamWFactors& factors, int64_t i, float gradient,
+                     const ParameterValues& values, float& first, float& second, float* average) {
+  float p = values.get(i);
+  adamw_step(factors, gradient, p, first, second);
+  p = values.set(i, p);
+  if (average != nullptr) average[i] += factors.average_rate * (p - average[i]);
 }
 
-__global__ void adamw_kernel(AdamWFactors factors, const float* g, int64_t count, float* p,
-                             float* first, float* second, float* average) {
+__global__ void adamw_kernel(AdamWFactors factors, const float* g, int64_t count,
+                             ParameterValues values, float* first, float* second, float* average) {
   const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
-  if (i >= count) return;
-  adamw_step(factors, g[i], p[i], first[i], second[i]);
-  follow(factors, i, p, average);
+  if (i < count) step(factors, i, g[i], values, first[i], second[i], average);
 }
 
 // The largest of all threads' values, in all threads.
@@ -31,9 +34,10 @@ __device__ float block_largest(float value, float* shared) {
   return value;
 }
 
-__global__ void adamw_8bit_kernel(AdamWFactors factors, const float* g, int64_t count, float* p,
-                                  uint8_t* first_codes, uint8_t* second_codes, float* first_scales,
-                                  float* second_scales, float* average) {
+__global__ void adamw_8bit_kernel(AdamWFactors factors, const float* g, int64_t count,
+                                  ParameterValues values, uint8_t* first_codes,
+                                  uint8_t* second_codes, float* first_scales, float* second_scales,
+                                  float* average) {
   __shared__ float shared[kThreads / 32];
   const int64_t block = blockIdx.x, i = block * kThreads + threadIdx.x;
   const bool mine = i < count;
@@ -42,8 +46,7 @@ __global__ void adamw_8bit_kernel(AdamWFactors factors, const float* g, int64_t 
     first = decode<E4M3>(first_codes[i]) * first_scales[block];
     const float root = decode<E4M3>(second_codes[i]) * second_scales[block];
     second = root * root;
-    adamw_step(factors, g[i], p[i], first, second);
-    follow(factors, i, p, average);
+    step(factors, i, g[i], values, first, second, average);
   }
   const float root = sqrtf(second);
   const float first_scale = moment_scale(block_largest(fabsf(first), shared));
@@ -69,12 +72,12 @@ void adamw(const AdamWArgs& args, Stream stream) {
   const cudaStream_t on = context_of(stream).stream();
   const auto blocks = blocks_for(count, kThreads);
   if (args.first.dtype == DType::kF32) {
-    adamw_kernel<<<blocks, kThreads, 0, on>>>(factors, gradients, count, floats(args.parameters),
+    adamw_kernel<<<blocks, kThreads, 0, on>>>(factors, gradients, count, parameter_values(args),
                                               floats(args.first), floats(args.second),
                                               floats(args.average));
   } else {
     adamw_8bit_kernel<<<blocks, kThreads, 0, on>>>(
-        factors, gradients, count, floats(args.parameters), codes(args.first), codes(args.second),
+        factors, gradients, count, parameter_values(args), codes(args.first), codes(args.second),
         floats(args.first_scales), floats(args.second_scales), floats(args.average));
   }
   HT_CUDA_LAUNCHED();
@@ -83,7 +86,8 @@ void adamw(const AdamWArgs& args, Stream stream) {
 bool is_taken(const AdamWArgs& a) {
   const bool moments = a.first.dtype == a.second.dtype &&
                        (a.first.dtype == DType::kF32 || a.first.dtype == DType::kF8E4M3);
-  return a.gradients.dtype == DType::kF32 && a.parameters.dtype == DType::kF32 && moments;
+  const bool values = a.parameters.dtype == DType::kF32 || a.parameters.dtype == DType::kBF16;
+  return a.gradients.dtype == DType::kF32 && values && moments;
 }
 
 }  // namespace

@@ -75,12 +75,6 @@ AttentionProblem problem_of(const AttentionArgs& a) { return problem_of(a.q, a.k
 AttentionProblem forward_of(const AttentionGradArgs& a) {
   return problem_of(a.q, a.k, a.v, a.lengths);
 }
-AttentionProblem problem_of(const AttentionGradArgs& a) {
-  AttentionProblem p = forward_of(a);
-  p.backward = true;
-  p.dy_stride = a.dy.token_stride > 0 ? a.dy.token_stride : p.heads * p.dim;
-  return p;
-}
 
 std::string str(const AttentionProblem& p) {
   return fmt::format(
@@ -214,12 +208,13 @@ Plan backward_plan(const AttentionProblem& p, bool deterministic, const Cudnn& c
     g.matmul(d_scores, k, sum, over);
     g.copy_into(sum, dq);
   }
-  return g.build(cudnn, {.most_workspace = deterministic ? kDeterministicWorkspace : INT64_MAX});
+  const bool limited = deterministic && !p.repeatable;
+  return g.build(cudnn, {.most_workspace = limited ? kDeterministicWorkspace : INT64_MAX});
 }
 
 // The deterministic one keeps about this much; where that is too much it is not even tried.
 bool may_be_deterministic(const AttentionProblem& p) {
-  return p.batch * p.heads * p.queries * p.keys * 2 < kDeterministicWorkspace;
+  return p.repeatable || p.batch * p.heads * p.queries * p.keys * 2 < kDeterministicWorkspace;
 }
 
 MakePlan maker(const AttentionProblem& p, bool deterministic) {
@@ -229,8 +224,9 @@ MakePlan maker(const AttentionProblem& p, bool deterministic) {
 }
 
 std::string key_of(const AttentionProblem& p, bool deterministic) {
-  return fmt::format("{}{} strides {} {} {} {}", str(p), deterministic ? ", deterministic" : "",
-                     p.q_stride, p.k_stride, p.v_stride, p.dy_stride);
+  return fmt::format("{}{}{} strides {} {} {} {}", str(p), deterministic ? ", deterministic" : "",
+                     p.repeatable ? " in any case" : "", p.q_stride, p.k_stride, p.v_stride,
+                     p.dy_stride);
 }
 
 // Arrays of a run besides its arguments, in the order in which they are taken.
@@ -278,6 +274,14 @@ bool cudnn_takes(const AttentionGradArgs& a) {
          a.dk.dtype == DType::kBF16 && a.dv.dtype == DType::kBF16;
 }
 
+AttentionProblem AttentionPlans::backward_of(const AttentionGradArgs& args) const {
+  AttentionProblem p = forward_of(args);
+  p.backward = true;
+  p.repeatable = context_.deterministic();
+  p.dy_stride = args.dy.token_stride > 0 ? args.dy.token_stride : p.heads * p.dim;
+  return p;
+}
+
 void AttentionPlans::prepare(const AttentionProblem& p, PreparationList& work) {
   if (entries_.contains(p)) return;
   const bool deterministic = !p.backward || may_be_deterministic(p);
@@ -290,7 +294,7 @@ void AttentionPlans::prepare(const AttentionArgs& args, PreparationList& work) {
 
 void AttentionPlans::prepare(const AttentionGradArgs& args, PreparationList& work) {
   prepare(forward_of(args), work);
-  prepare(problem_of(args), work);
+  prepare(backward_of(args), work);
 }
 
 AttentionPlans::Entry AttentionPlans::make(const AttentionProblem& p) {
@@ -306,7 +310,8 @@ AttentionPlans::Entry AttentionPlans::make(const AttentionProblem& p) {
         made.plan = plans.get(key_of(p, true), maker(p, true));
         made.deterministic = true;
         return made;
-      } catch (const Error&) {  // then the other
+      } catch (const Error&) {  // then the other, or none of cuDNN's
+        if (p.repeatable) throw;
       }
     }
     made.plan = plans.get(key_of(p, false), maker(p, false));
@@ -355,7 +360,7 @@ void AttentionPlans::run(const AttentionArgs& args, const Stream& stream) {
 }
 
 std::optional<int64_t> AttentionPlans::workspace(const AttentionGradArgs& args) {
-  const AttentionProblem p = problem_of(args);
+  const AttentionProblem p = backward_of(args);
   const Entry& forward = entry(forward_of(args));
   if (!forward.plan) return std::nullopt;
   const Entry& backward = entry(p);
@@ -367,7 +372,7 @@ std::optional<int64_t> AttentionPlans::workspace(const AttentionGradArgs& args) 
 
 // Where the outputs of the forward pass are not among the arguments, it is run again.
 void AttentionPlans::run(const AttentionGradArgs& args, const Stream& stream) {
-  const AttentionProblem p = problem_of(args);
+  const AttentionProblem p = backward_of(args);
   const Entry& backward = entry(p);
   const Plan& forward = *entry(forward_of(args)).plan;
   Workspace from(stream);

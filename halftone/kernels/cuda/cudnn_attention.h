@@ -22,6 +22,7 @@ struct AttentionProblem {
   int64_t batch = 0, heads = 0, groups = 0;  // B, Hq, Hk
   int64_t queries = 0, keys = 0, dim = 0;    // S, N, D
   bool lengths = false;
+  bool repeatable = false;  // backward: deterministic, whatever memory that takes
   // Elements from one token to the next.
   int64_t q_stride = 0, k_stride = 0, v_stride = 0, dy_stride = 0;
 
@@ -47,6 +48,7 @@ class AttentionPlans {
   std::vector<std::string> fallbacks() const;
 
  private:
+  AttentionProblem backward_of(const AttentionGradArgs& args) const;
   void prepare(const AttentionProblem& problem, PreparationList& work);
   struct Entry {
     std::optional<Plan> plan;

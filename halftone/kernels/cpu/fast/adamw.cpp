@@ -10,22 +10,36 @@ namespace {
 float* floats(const View& view) { return static_cast<float*>(view.data); }
 uint8_t* codes(const View& view) { return static_cast<uint8_t*>(view.data); }
 
-void follow(const AdamWFactors& factors, int64_t begin, int64_t end, const float* p,
-            float* average) {
-  if (average == nullptr) return;
-  for (int64_t i = begin; i < end; ++i) average[i] += factors.average_rate * (p[i] - average[i]);
+void follow(const AdamWFactors& factors, float* average, int64_t i, float p) {
+  if (average != nullptr) average[i] += factors.average_rate * (p - average[i]);
 }
 
 void adamw(const AdamWArgs& args, Stream stream) {
   const AdamWFactors factors = adamw_factors(args);
   const auto* g = static_cast<const float*>(args.gradients.data);
   float *p = floats(args.parameters), *first = floats(args.first), *second = floats(args.second);
+  float* average = floats(args.average);
   parallel_for(stream.threads, args.parameters.shape.numel(), kValuesPerThread,
                [&](int64_t begin, int64_t end) {
                  for (int64_t i = begin; i < end; ++i) {
                    adamw_step(factors, g[i], p[i], first[i], second[i]);
                  }
-                 follow(factors, begin, end, p, floats(args.average));
+                 for (int64_t i = begin; i < end; ++i) follow(factors, average, i, p[i]);
+               });
+}
+
+void adamw_bf16(const AdamWArgs& args, Stream stream) {
+  const AdamWFactors factors = adamw_factors(args);
+  const ParameterValues values = parameter_values(args);
+  const auto* g = static_cast<const float*>(args.gradients.data);
+  float *first = floats(args.first), *second = floats(args.second);
+  parallel_for(stream.threads, args.parameters.shape.numel(), kValuesPerThread,
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end; ++i) {
+                   float p = values.get(i);
+                   adamw_step(factors, g[i], p, first[i], second[i]);
+                   follow(factors, floats(args.average), i, values.set(i, p));
+                 }
                });
 }
 
@@ -33,7 +47,7 @@ void adamw(const AdamWArgs& args, Stream stream) {
 void adamw_block(const AdamWArgs& args, const AdamWFactors& factors, int64_t block, int64_t begin,
                  int64_t count) {
   const auto* g = static_cast<const float*>(args.gradients.data) + begin;
-  float* p = floats(args.parameters) + begin;
+  const ParameterValues values = parameter_values(args);
   uint8_t *first_codes = codes(args.first) + begin, *second_codes = codes(args.second) + begin;
   float &first_scale = floats(args.first_scales)[block],
         &second_scale = floats(args.second_scales)[block];
@@ -43,7 +57,9 @@ void adamw_block(const AdamWArgs& args, const AdamWFactors& factors, int64_t blo
     first[i] = decode<E4M3>(first_codes[i]) * first_scale;
     root[i] = decode<E4M3>(second_codes[i]) * second_scale;
     float second = root[i] * root[i];
-    adamw_step(factors, g[i], p[i], first[i], second);
+    float p = values.get(begin + i);
+    adamw_step(factors, g[i], p, first[i], second);
+    follow(factors, floats(args.average), begin + i, values.set(begin + i, p));
     root[i] = std::sqrt(second);
     first_largest = std::fmax(first_largest, std::fabs(first[i]));
     root_largest = std::fmax(root_largest, root[i]);
@@ -66,27 +82,23 @@ void adamw_8bit(const AdamWArgs& args, Stream stream) {
                    const int64_t begin = block * kMomentBlock;
                    adamw_block(args, factors, block, begin, std::min(kMomentBlock, count - begin));
                  }
-                 follow(factors, first_block * kMomentBlock,
-                        std::min(count, last_block * kMomentBlock), floats(args.parameters),
-                        floats(args.average));
                });
 }
 
-bool has_f32_values(const AdamWArgs& a) {
-  return a.gradients.dtype == DType::kF32 && a.parameters.dtype == DType::kF32;
-}
-bool is_all_f32(const AdamWArgs& a) {
-  return has_f32_values(a) && a.first.dtype == DType::kF32 && a.second.dtype == DType::kF32;
-}
-bool has_8bit_moments(const AdamWArgs& a) {
-  return has_f32_values(a) && a.first.dtype == DType::kF8E4M3 && a.second.dtype == DType::kF8E4M3;
+template <DType kValues, DType kMoments>
+bool has(const AdamWArgs& a) {
+  return a.gradients.dtype == DType::kF32 && a.parameters.dtype == kValues &&
+         a.first.dtype == kMoments && a.second.dtype == kMoments;
 }
 
 }  // namespace
 
 void fill_adamw(Kernels& table) {
-  table.adamw.prefer({is_all_f32, adamw});
-  table.adamw.prefer({has_8bit_moments, adamw_8bit});
+  constexpr DType kF32 = DType::kF32, kBF16 = DType::kBF16, kSmall = DType::kF8E4M3;
+  table.adamw.prefer({has<kF32, kF32>, adamw});
+  table.adamw.prefer({has<kBF16, kF32>, adamw_bf16});
+  table.adamw.prefer({has<kF32, kSmall>, adamw_8bit});
+  table.adamw.prefer({has<kBF16, kSmall>, adamw_8bit});
 }
 
 }  // namespace halftone::fast

@@ -163,9 +163,12 @@ void fill_elementwise(Kernels& table) {
     }
   });
   table.binary = always(binary);
-  // 8-bit moments have no other reference than their own arithmetic: see kernels/adamw.h.
-  table.adamw = {[](const AdamWArgs& a) { return a.first.dtype != DType::kF8E4M3; }, adamw,
-                 nullptr};
+  // 8-bit moments, and values in BF16, have no other reference than their own arithmetic: see
+  // kernels/adamw.h.
+  table.adamw = {[](const AdamWArgs& a) {
+                   return a.first.dtype == DType::kF32 && a.parameters.dtype == DType::kF32;
+                 },
+                 adamw, nullptr};
   table.affine = always(affine);
   table.unary = always(unary);
   table.silu_mul = always(silu_mul);
