@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "halftone/engine/model.h"
+#include "halftone/engine/pipeline.h"
 #include "halftone/training/parameters.h"
 #include "halftone/training/train_rules.h"
 
