@@ -86,12 +86,9 @@ std::string describe(const Node& node, const Graph& graph) {
   std::string name(op_info(node.op).name);
   if (node.op == Op::kFusedRows) {
     const auto& how = std::get<FusedRowsAttributes>(node.attributes);
-    constexpr const char* kNames[] = {"add",      "mul",    "affine",   "unary",
-                                      "silu-mul", "cast",   "rms-norm", "layer-norm",
-                                      "rope",     "concat", "quantize"};
     std::string steps;
     for (const RowStep& step : how.steps) {
-      steps += (steps.empty() ? "" : "+") + std::string(kNames[static_cast<size_t>(step.function)]);
+      steps += (steps.empty() ? "" : "+") + std::string(name_of(step.function));
     }
     name = fmt::format("fused {} [{} x {}]", steps, how.rows, how.length());
   } else if (node.op == Op::kLinear) {

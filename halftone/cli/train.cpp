@@ -268,9 +268,10 @@ void add_run_options(CLI::App& command, TrainFlags& o) {
       ->check(CLI::IsMember({"bf16", "fp8"}))
       ->group(group);
   command
-      .add_flag("--check-gradients", rules.check_gradients,
-                "At the end, compare gradients with those of a base in bf16, layer by layer, for "
-                "the memory of that base")
+      .add_flag(
+          "--check-gradients", rules.check_gradients,
+          "After a tenth of the steps, compare gradients with those of a base in bf16, layer by "
+          "layer, for the memory of that base")
       ->group(group);
   command
       .add_option("--recompute", o.recompute,

@@ -7,6 +7,7 @@
 #include <array>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "halftone/kernels/op_args.h"
@@ -27,6 +28,36 @@ enum class RowFunction : uint8_t {
   kConcat,       // two pieces of a row, side by side
   kQuantize,     // x; its result is an output and no later step's operand
 };
+
+constexpr std::string_view name_of(RowFunction function) {
+  switch (function) {
+    case RowFunction::kAdd:
+      return "add";
+    case RowFunction::kMul:
+      return "mul";
+    case RowFunction::kAffine:
+      return "affine";
+    case RowFunction::kUnary:
+      return "unary";
+    case RowFunction::kSiluMul:
+      return "silu-mul";
+    case RowFunction::kCast:
+      return "cast";
+    case RowFunction::kRmsNorm:
+      return "rms-norm";
+    case RowFunction::kLayerNorm:
+      return "layer-norm";
+    case RowFunction::kRmsNormGrad:
+      return "rms-norm-grad";
+    case RowFunction::kRope:
+      return "rope";
+    case RowFunction::kConcat:
+      return "concat";
+    case RowFunction::kQuantize:
+      return "quantize";
+  }
+  return "";
+}
 
 // How an input lies against the rows.
 enum class RowSource : uint8_t {

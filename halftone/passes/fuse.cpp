@@ -155,7 +155,7 @@ class Fuser {
     if (!rows) return;
     if (graph_.nodes()[index].op == Op::kConcat) return begin_with_concat(index, *rows);
     place(index, *rows);
-    if (is_gradient(index)) unite_what_it_reads(index);
+    unite_what_it_reads(index);
   }
 
   void place(int index, const RowShape& rows) {
@@ -228,8 +228,8 @@ class Fuser {
     return true;
   }
 
-  // Gradients have two sources, what was kept of the forward pass and what comes from behind, and
-  // so chains that meet: one of them takes the other in.
+  // Chains that meet: one of them takes the other in. Gradients have two sources, what was kept of
+  // the forward pass and what comes from behind; gates with adapters are sums on both sides.
   void unite_what_it_reads(int index) {
     const int group = group_of_[index];
     for (const int id : graph_.nodes()[index].inputs) {

@@ -353,8 +353,11 @@ class TrainRun {
     events_(result_.held_out.back());
   }
 
-  void check_gradients() {
-    if (!options_.rules.check_gradients) return;
+  // Early, while gradients are large: near the end, they are what is left of the batch's noise.
+  void check_gradients(int64_t step) {
+    constexpr int64_t kPart = 10;
+    if (!options_.rules.check_gradients || !result_.cosines.empty()) return;
+    if (step < std::max<int64_t>(1, options_.rules.steps / kPart)) return;
     result_.cosines = trainer_->gradient_cosines();
     GradientsChecked said;
     said.worst = 1;
@@ -418,6 +421,7 @@ class TrainRun {
         report(made);
         watch_loss();
         measure_held_out(made.step);
+        check_gradients(made.step);
         if (options_.save_every > 0 && made.step % options_.save_every == 0) save();
         if (samples_ && (made.step % options_.samples.every == 0 || trainer_->done())) {
           make_samples(made.step);
@@ -429,7 +433,6 @@ class TrainRun {
           throw Error(ErrorCode::kCancelled, "", "interrupted");
         }
       }
-      check_gradients();
     } catch (const Error& error) {
       end_early(error);
     }

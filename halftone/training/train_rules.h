@@ -39,7 +39,7 @@ struct TrainRules {
   bool fp8_weight_gradients = false;  // modes full and qat: products of E5M2 and E4M3
   Recompute recompute = Recompute::kRows;
   double average = 0;  // decay of a running mean of the adapters, which is then the result
-  bool check_gradients = false;  // at the end, against those of a base in high precision
+  bool check_gradients = false;  // early on, against those of a base in high precision
   uint64_t seed = 0;
 };
 
