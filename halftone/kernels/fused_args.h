@@ -109,6 +109,9 @@ struct FusedRowsAttributes {
 // How long a chain a backend takes.
 struct FusedLimits {
   size_t steps = 16, inputs = 24;
+  // Inputs with a row for each row, of chains whose threads hold a whole row at a time: more of
+  // them than registers can hold are slower than two chains.
+  size_t whole_rows = 24;
 };
 
 struct FusedRowsArgs {

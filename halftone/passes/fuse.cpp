@@ -112,6 +112,7 @@ class Fuser {
     std::vector<int> nodes;     // in the graph's order
     std::vector<int> inputs;    // values from outside
     std::map<int, int64_t> at;  // of nodes that lead to a piece of a concat: its first column
+    bool whole_rows = false;    // something in it depends on all of a row
   };
 
   // The rows of a node that can be a step, if it can.
@@ -173,14 +174,14 @@ class Fuser {
         if (try_join(index, group, rows)) return;
       }
     }
-    groups_.push_back({rows, {}, {}, {}});
+    groups_.push_back({rows, {}, {}, {}, false});
     join(index, static_cast<int>(groups_.size()) - 1);
   }
 
   // A chain that begins with what makes the pieces, where nobody else needs those: their rows are
   // shorter, and they are in no chain yet.
   void begin_with_concat(int index, const RowShape& rows) {
-    groups_.push_back({rows, {}, {}, {}});
+    groups_.push_back({rows, {}, {}, {}, false});
     const auto group = static_cast<int>(groups_.size()) - 1;
     const auto& pieces = graph_.nodes()[index].inputs;
     std::vector<std::pair<int, int64_t>> makers;  // nodes, and where their piece begins
@@ -258,7 +259,7 @@ class Fuser {
         std::any_of(g.nodes.begin(), g.nodes.end(), is_concat) ||
         std::any_of(h.nodes.begin(), h.nodes.end(), is_concat) ||
         g.nodes.size() + h.nodes.size() > limits_.steps ||
-        inputs_of_both(a, b).size() > limits_.inputs) {
+        !has_room_for(inputs_of_both(a, b), g.rows, g.whole_rows || h.whole_rows)) {
       return false;
     }
     return !needs_through_others(a, b) && !needs_through_others(b, a);
@@ -267,6 +268,7 @@ class Fuser {
   void unite(int into, int from) {
     Group &g = groups_[into], &h = groups_[from];
     g.inputs = inputs_of_both(into, from);
+    g.whole_rows = g.whole_rows || h.whole_rows;
     for (const int id : g.inputs) {
       std::vector<int>& readers = readers_of_[columns_of(id).value];
       const auto at = std::lower_bound(readers.begin(), readers.end(), into);
@@ -293,12 +295,38 @@ class Fuser {
 
   bool has_room(int index, int group) const {
     const Group& g = groups_[group];
-    size_t inputs = g.inputs.size();
+    std::vector<int> inputs = g.inputs;
     for (const int id : graph_.nodes()[index].inputs) {
-      const bool known = std::find(g.inputs.begin(), g.inputs.end(), id) != g.inputs.end();
-      inputs += is_outside(id, group) && !known ? 1 : 0;
+      const bool known = std::find(inputs.begin(), inputs.end(), id) != inputs.end();
+      if (is_outside(id, group) && !known) inputs.push_back(id);
     }
-    return g.nodes.size() < limits_.steps && inputs <= limits_.inputs;
+    return g.nodes.size() < limits_.steps &&
+           has_room_for(inputs, g.rows, g.whole_rows || needs_whole_row(index));
+  }
+
+  bool has_room_for(const std::vector<int>& inputs, const RowShape& rows, bool whole_rows) const {
+    const auto is_per_row = [&](int id) {
+      return as_input(graph_.values()[id].type.shape, rows)->source == RowSource::kPerRow;
+    };
+    return inputs.size() <= limits_.inputs &&
+           (!whole_rows || static_cast<size_t>(std::count_if(inputs.begin(), inputs.end(),
+                                                             is_per_row)) <= limits_.whole_rows);
+  }
+
+  // Whether a result depends on all of a row, beyond a head.
+  bool needs_whole_row(int index) const {
+    const Node& node = graph_.nodes()[index];
+    const ValueType& type = graph_.values()[node.outputs[0]].type;
+    switch (node.op) {
+      case Op::kRmsNorm:
+      case Op::kLayerNorm:
+      case Op::kRmsNormGrad:
+        return type.shape.rank() == 3;
+      case Op::kQuantize:
+        return type.quantized->span == ScaleSpan::kRow && !type.quantized->static_scale;
+      default:
+        return false;
+    }
   }
 
   void join(int index, int group) {
@@ -315,6 +343,7 @@ class Fuser {
       first_of_span_[i] = std::min(first_of_span_[i], g.nodes.empty() ? index : g.nodes.front());
     }
     group_of_[index] = group;
+    g.whole_rows = g.whole_rows || needs_whole_row(index);
     g.nodes.push_back(index);
   }
 

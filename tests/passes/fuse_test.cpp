@@ -222,6 +222,21 @@ TEST_P(Fuse, ChainsOfAGradientThatMeetAreOne) {
   expect_same_bits(graph_);
 }
 
+// Many sums before a norm: a chain that holds whole rows takes as many as the backend says, and the
+// others are one of their own.
+TEST_P(Fuse, ChainsThatHoldWholeRowsHaveALimit) {
+  std::vector<Value> parts;
+  for (int i = 0; i < 9; ++i) parts.push_back(input(std::to_string(i).c_str(), {2, 9, 32}));
+  Value sum = parts[0];
+  for (int i = 1; i < 9; ++i) sum = sum + parts[static_cast<size_t>(i)];
+  graph_->output("y", rms_norm(sum, f32("w", {32}), 1e-5f) * sum);
+  EXPECT_EQ(count_ops(*fuse(*graph_, {16, 24, 24}), Op::kFusedRows), 1);
+  const auto limited = fuse(*graph_, {16, 24, 8});
+  EXPECT_EQ(count_ops(*limited, Op::kFusedRows), 2);
+  EXPECT_EQ(limited->nodes().size(), 2u);
+  expect_same_bits(graph_);
+}
+
 // Two chains of a gradient that meet, but one of them also reaches the other through a product.
 TEST_P(Fuse, ChainsOfAGradientThatNeedEachOtherStayTwo) {
   const Value x = input("x", {1, 8, 16}), m = f32("m", {16, 16});

@@ -124,7 +124,8 @@ void fill_fused(Kernels& table) {
         context_of(stream).part<FusedKernels>().prepare(args, work);
       }};
   // Each step may be an output.
-  table.fused_limits = {kMostOutputs, kMostInputs};
+  constexpr size_t kWholeRows = 8;
+  table.fused_limits = {kMostOutputs, kMostInputs, kWholeRows};
 }
 
 }  // namespace halftone::cuda

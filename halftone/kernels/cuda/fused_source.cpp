@@ -30,13 +30,21 @@ FusedWriter::FusedWriter(const FusedRowsAttributes& how, std::span<const DType> 
     }
   }
   choose_vector();
+  // What a thread holds of a row's inputs, in vectors: more than this, and more threads share a
+  // row.
+  constexpr int64_t kMostHeld = 10;
+  const bool waits = needs_whole_row();
+  const auto held = [&] { return vectors_ * inputs_of_rows(); };
   if (tuning_.most_threads == 0) most_threads_ = joins_pieces() ? 512 : 256;
   choose_threads();
+  if (tuning_.most_threads == 0 && waits && held() > kMostHeld) {
+    most_threads_ = 512;
+    choose_threads();
+  }
   // Where threads of a block wait for each other, loading ahead and more rows at a time share the
   // registers: fewer threads than fit, nothing kept, and long rows are not loaded ahead.
-  const bool waits = needs_whole_row();
   constexpr int64_t kMostAhead = 3;
-  const bool ahead = !waits || (vectors_ <= kMostAhead && !joins_pieces());
+  const bool ahead = !waits || (vectors_ <= kMostAhead && held() <= kMostHeld && !joins_pieces());
   prefetch_ = tuning.prefetch < 0 ? ahead : tuning.prefetch > 0;
   keep_ = tuning.keep < 0 ? !waits : tuning.keep > 0;
   const int64_t resident = waits && !joins_pieces() ? 768 : 1024;
@@ -127,6 +135,11 @@ void FusedWriter::choose_vector() {
   };
   wide_ = 8;
   while (wide_ > 1 && !fits(wide_)) wide_ /= 2;
+}
+
+int64_t FusedWriter::inputs_of_rows() const {
+  return std::count_if(how_.inputs.begin(), how_.inputs.end(),
+                       [](const auto& input) { return input.source == RowSource::kPerRow; });
 }
 
 bool FusedWriter::joins_pieces() const {

@@ -35,6 +35,7 @@ class FusedWriter {
   bool exact() const { return pieces_ * span() == length_; }
   // The widest access that every length, start and stride allows.
   void choose_vector();
+  int64_t inputs_of_rows() const;
   bool joins_pieces() const;
   bool needs_whole_row() const;
   // A part of a row (a head) whose lanes lie in one warp.
