@@ -138,6 +138,20 @@ std::vector<Checkpoints::Found> Checkpoints::list() const {
   return found;
 }
 
+std::string Checkpoints::recorded(const fs::path& checkpoint, const std::string& option) {
+  try {
+    const SafetensorsFile file(checkpoint / kState);
+    const auto found = file.metadata().find(kRun);
+    if (found == file.metadata().end()) return "";
+    const json run = json::parse(found->second, nullptr, false);
+    return run.is_object() && run.contains(option) && run[option].is_string()
+               ? run[option].get<std::string>()
+               : "";
+  } catch (const Error&) {
+    return "";  // damaged, which is told of when it is loaded
+  }
+}
+
 TrainedSoFar Checkpoints::load(const fs::path& checkpoint, const ordered_json& how) {
   const SafetensorsFile file(checkpoint / kState);
   const std::string where = file.path().string();

@@ -35,6 +35,8 @@ class Checkpoints {
     int64_t step = 0;
   };
   std::vector<Found> list() const;  // the last one first
+  // What an option was, in a checkpoint that can be read; empty where it says nothing.
+  static std::string recorded(const std::filesystem::path& checkpoint, const std::string& option);
   // An Error where the state is damaged, or follows from something else: it names the option.
   static TrainedSoFar load(const std::filesystem::path& checkpoint,
                            const nlohmann::ordered_json& how);

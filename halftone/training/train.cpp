@@ -11,6 +11,7 @@
 #include "halftone/runtime/devices.h"
 #include "halftone/training/train_data.h"
 #include "halftone/training/train_page.h"
+#include "halftone/training/train_precision.h"
 #include "halftone/training/train_record.h"
 #include "halftone/training/train_samples.h"
 #include "halftone/training/weights_output.h"
@@ -70,6 +71,7 @@ class TrainRun {
     loaded_ = engine_.load(options_.model);
     for (const std::string& line : loaded_.fallbacks) warn(line);
     if (loaded_.context != nullptr) loaded_.context->set_deterministic(options_.deterministic);
+    choose_precision();
     check_early();
     try {
       if (processes_.is_first()) prepare(data, prior, held_out);
@@ -195,10 +197,41 @@ class TrainRun {
 
   ordered_json record() const { return run_record(options_, source_); }
 
+  // A run that goes on does so as it began.
+  void choose_precision() {
+    const bool free =
+        options_.model.precision == "auto" && adapts() && loaded_.model->report().formats.empty();
+    if (!free) {
+      if (options_.choose_backward) options_.rules.fp8_gradients = false;
+      return;
+    }
+    const std::vector<Checkpoints::Found> found = checkpoints_.list();
+    const std::string before = options_.resume && !found.empty()
+                                   ? Checkpoints::recorded(found[0].folder, "precision")
+                                   : "";
+    TrainRules tried = options_.rules;
+    if (options_.choose_backward) tried.fp8_gradients = true;
+    PrecisionTrial trial;
+    if (before == formats::fp8.name) {
+      trial = {in_fp8(*loaded_.model), "as the run began"};
+    } else if (before.empty()) {
+      const int64_t usual = std::min(loaded_.sampling.width, loaded_.sampling.height);
+      trial = try_fp8(loaded_, tried, options_.resolution > 0 ? options_.resolution : usual);
+    }
+    Choice& choice = loaded_.precision;
+    if (!trial.why.empty()) choice.why += (choice.why.empty() ? "" : "; ") + trial.why;
+    if (options_.choose_backward) options_.rules.fp8_gradients = trial.model != nullptr;
+    if (trial.model == nullptr) return;
+    choice = {choice.asked, std::string(formats::fp8.name), "native", trial.why};
+    loaded_.model = trial.model;
+    loaded_.pipeline = std::make_unique<Pipeline>(loaded_.model);
+  }
+
   void choose_backward() {
     Choice& choice = result_.model.backward;
     const char* wide = loaded_.model->options().activations == DType::kBF16 ? "bf16" : "fp32";
-    choice = {options_.rules.fp8_gradients ? "fp8" : "bf16", wide, "native", ""};
+    const char* asked = options_.rules.fp8_gradients ? "fp8" : "bf16";
+    choice = {options_.choose_backward ? "auto" : asked, wide, "native", ""};
     if (options_.rules.fp8_gradients && loaded_.model->report().formats.empty()) {
       choice.why = fmt::format("the base is in {}", loaded_.precision.used);
       warn(fmt::format("backward: fp8 is for a base in 8 or 4 bits; {}, and so are gradients",

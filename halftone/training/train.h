@@ -41,6 +41,8 @@ struct TrainOptions {
   std::filesystem::path data;
   std::filesystem::path output;  // a .safetensors
   TrainRules rules;
+  // With a precision of "auto": gradients are in fp8 where the base is, whatever the rules say.
+  bool choose_backward = false;
   std::vector<std::string> targets = {"all"};  // all, attention, or patterns of weights
   int64_t resolution = 0;                      // 0: the model's own
   CaptionRules captions;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <numbers>
 #include <set>
@@ -403,6 +404,24 @@ TrainStep Trainer::step() {
   parameters_->step(how);
   made.step = ++step_;
   return made;
+}
+
+Trainer::Trial Trainer::try_gradients() {
+  Trial trial;
+  trial.cosines = gradient_cosines();  // everything is compiled and chosen by now
+  const std::vector<Row> rows = first_rows();
+  for (const TrainPass pass : {TrainPass::kGradients, TrainPass::kReference}) {
+    TrainPrograms::Entry& entry = program_for(pass, rows);
+    double& best = pass == TrainPass::kReference ? trial.wide_seconds : trial.seconds;
+    constexpr int kRuns = 5;
+    for (int i = 0; i < kRuns; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      run(entry, rows, kSameInEveryRun);
+      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+      best = i == 0 ? taken.count() : std::min(best, taken.count());
+    }
+  }
+  return trial;
 }
 
 std::string Trainer::first_without_number() const {

@@ -68,6 +68,12 @@ class Trainer {
     double cosine = 0;
   };
   std::vector<GradientCosine> gradient_cosines();
+  // The same, and the seconds that either takes.
+  struct Trial {
+    double seconds = 0, wide_seconds = 0;
+    std::vector<GradientCosine> cosines;
+  };
+  Trial try_gradients();
 
   // Memory of its programs, for others that run between steps.
   const std::shared_ptr<Arena>& arena() const { return programs_->arena(); }

@@ -181,6 +181,19 @@ TEST_P(Train, LowPrecisionLearnsAsMuch) {
   EXPECT_GE(learned("nvfp4"), 0.8 * whole);
 }
 
+// Where fp8 is emulated, as on the CPU, "auto" does not train in it, and says so.
+TEST_P(Train, AutomaticPrecisionIsOneThatIsNative) {
+  TrainOptions o = options("out.safetensors");
+  o.model.precision = "auto";
+  o.choose_backward = true;
+  const TrainResult result = run(o);
+  EXPECT_EQ(result.model.precision.asked, "auto");
+  EXPECT_EQ(result.model.precision.used, "fp32");
+  EXPECT_THAT(result.model.precision.why, HasSubstr("fp8 is emulated here"));
+  EXPECT_EQ(result.model.backward.asked, "auto");
+  EXPECT_EQ(result.model.backward.used, "fp32");
+}
+
 TEST_P(Train, GradientsAreComparedWithThoseOfABaseInHighPrecision) {
   TrainOptions o = options("out.safetensors");
   o.rules.check_gradients = true;
