@@ -194,8 +194,8 @@ ModelMemory Trainer::plan() {
     }
   };
   for (auto& [name, rows] : largest) {
-    std::ranges::stable_sort(rows, std::greater(),
-                             [](const Row& row) { return text_tokens(*row.condition); });
+    std::ranges::sort(rows, std::greater(),
+                      [](const Row& row) { return text_tokens(*row.condition); });
     rows.resize(static_cast<size_t>(rules_.batch), rows.back());
     add(program_for(TrainPass::kGradients, rows));
   }
