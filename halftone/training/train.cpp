@@ -218,6 +218,11 @@ class TrainRun {
       const int64_t usual = std::min(loaded_.sampling.width, loaded_.sampling.height);
       trial = try_fp8(loaded_, tried, options_.resolution > 0 ? options_.resolution : usual);
     }
+    // Processes measure each for itself, and train alike.
+    const double chosen = processes_.sum(trial.model != nullptr ? 1.0 : 0.0, options_.stop);
+    if (trial.model != nullptr && chosen < processes_.size()) {
+      trial = {nullptr, "another process has not chosen fp8"};
+    }
     Choice& choice = loaded_.precision;
     if (!trial.why.empty()) choice.why += (choice.why.empty() ? "" : "; ") + trial.why;
     if (options_.choose_backward) options_.rules.fp8_gradients = trial.model != nullptr;

@@ -50,8 +50,7 @@ PrecisionTrial try_fp8(const LoadedModel& loaded, const TrainRules& rules, int64
     const double ratio = measured.wide_seconds / measured.seconds;
     trial.why = fmt::format(
         "measured here, a step in fp8 is {} times as fast as in {} ({} ms), with gradients in {} "
-        "at a "
-        "cosine of {:.4f} or more",
+        "at a cosine of {:.4f} or more",
         three_digits(ratio), loaded.precision.used, three_digits(measured.seconds * 1e3),
         rules.fp8_gradients ? "fp8" : "bf16", worst);
     if (ratio < kFaster || worst < kLeastCosine) trial.model = nullptr;
