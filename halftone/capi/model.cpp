@@ -64,7 +64,7 @@ Worker SharedModel::take() {
       return worker;
     }
   }
-  return {std::make_unique<Pipeline>(loaded_.model), 0};
+  return {loaded_.make_pipeline(), 0};
 }
 
 void SharedModel::give_back(Worker worker) {

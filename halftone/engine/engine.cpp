@@ -1,5 +1,7 @@
 #include "halftone/engine/engine.h"
 
+#include <sys/stat.h>
+
 #include <chrono>
 #include <nlohmann/json.hpp>
 
@@ -85,6 +87,27 @@ std::vector<std::string> fallbacks_of(const LoadedModel& loaded) {
   return lines;
 }
 
+// The files of a model as they are now: where each lies, and whether it is still the same.
+std::string state_of(const ModelFiles& files) {
+  std::string state;
+  const auto add = [&](const fs::path& path) {
+    struct stat now{};
+    if (::stat(path.c_str(), &now) != 0 || !S_ISREG(now.st_mode)) return;
+    state += fmt::format("{} {} {} {}.{}\n", now.st_dev, now.st_ino, now.st_size,
+                         now.st_mtim.tv_sec, now.st_mtim.tv_nsec);
+  };
+  for (const fs::path& path : {files.base, files.denoiser}) {
+    if (path.empty()) continue;
+    add(path);
+    std::error_code error;
+    for (fs::recursive_directory_iterator at(path, error), end; !error && at != end;
+         at.increment(error)) {
+      add(at->path());
+    }
+  }
+  return state;
+}
+
 void note_fallbacks(LoadedModel& loaded, bool strict) {
   loaded.fallbacks = fallbacks_of(loaded);
   if (strict && !loaded.fallbacks.empty()) {
@@ -104,6 +127,10 @@ GenerateRequest LoadedModel::request(const std::string& prompt) const {
   request.scheduler = sampling.scheduler;
   request.adapters = adapters;
   return request;
+}
+
+std::unique_ptr<Pipeline> LoadedModel::make_pipeline(std::shared_ptr<Arena> arena) const {
+  return std::make_unique<Pipeline>(model, cancelled, std::move(arena));
 }
 
 Backend Engine::backend(const std::string& device) {
@@ -134,7 +161,6 @@ LoadedModel Engine::load(const ModelSpec& spec) {
   set_precision(spec.precision, backend.info, how);
   how.compile = loaded.compile.used == "on";
   how.kernels = backend.kernels;
-  how.cancelled = spec.cancelled;
   how.stream = backend.stream(loaded.threads);
   StoredChoice stored;
   if (spec.precision == "auto") {
@@ -144,7 +170,19 @@ LoadedModel Engine::load(const ModelSpec& spec) {
     stored = choose_stored(Checkpoint::open(denoiser), backend.info, spec.threshold);
     how.quantize_activations = stored.as_stored;
   }
-  loaded.model = Model::load(found, how);
+  const std::string what = fmt::format("{}\n{}\n{}\n{}\n{}\n{}", spec.precision,
+                                       how.quantize_activations, loaded.compile.used,
+                                       loaded.device.used, loaded.threads, state_of(found.files));
+  {
+    const std::scoped_lock lock(mutex_);
+    loaded.model = models_[what].lock();
+  }
+  if (loaded.model == nullptr) {
+    loaded.model = Model::load(found, how);
+    const std::scoped_lock lock(mutex_);
+    std::erase_if(models_, [](const auto& entry) { return entry.second.expired(); });
+    models_[what] = loaded.model;
+  }
   loaded.sampling = loaded.model->sampling();
   read_recommended(found.files.base, *loaded.model, loaded.sampling);
   loaded.device_info = backend.info;
@@ -154,7 +192,8 @@ LoadedModel Engine::load(const ModelSpec& spec) {
     loaded.adapters.back().adapter->lora().check_strength(lora.strength);
   }
   note_fallbacks(loaded, spec.strict);
-  loaded.pipeline = std::make_unique<Pipeline>(loaded.model);
+  loaded.cancelled = spec.cancelled;
+  loaded.pipeline = loaded.make_pipeline();
   loaded.pipeline->set_adapters(loaded.adapters);
   loaded.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return loaded;

@@ -40,14 +40,19 @@ struct LoadedModel {
   std::string path;
   std::shared_ptr<DeviceContext> context;  // null on the CPU; outlives the model
   std::shared_ptr<const Model> model;
-  std::unique_ptr<Pipeline> pipeline;  // the first; others are Pipeline(model)
+  std::unique_ptr<Pipeline> pipeline;
   Sampling sampling;                   // the family's, and what the folder says of itself
   Choice precision, compile, device;
   DeviceInfo device_info;
   AdapterChoices adapters;
   int threads = 1, threads_asked = 1;
   std::vector<std::string> fallbacks;  // one line each
+  std::function<bool()> cancelled;     // as in its specification
   double seconds = 0;
+
+  // Another worker on this model.
+  std::unique_ptr<Pipeline> make_pipeline(
+      std::shared_ptr<Arena> arena = std::make_shared<Arena>()) const;
 
   // With this model's own size, steps, guidance, scheduler and adapters.
   GenerateRequest request(const std::string& prompt) const;
@@ -55,7 +60,8 @@ struct LoadedModel {
 
 class Engine {
  public:
-  // With `strict` a fallback is an Error.
+  // With `strict` a fallback is an Error. Weights are in memory once: whoever loads what another
+  // uses already, in the same way and from the same files, shares its model.
   LoadedModel load(const ModelSpec& spec);
 
  private:
@@ -63,6 +69,8 @@ class Engine {
 
   std::mutex mutex_;
   std::map<std::string, Backend> backends_;
+  // Those that someone uses, by everything that they follow from.
+  std::map<std::string, std::weak_ptr<const Model>> models_;
 };
 
 // The model that comes with the program: installed beside it, or in the source tree that it was

@@ -29,7 +29,6 @@ struct LoadOptions {
   bool compile = true;  // fuse and merge; on devices also record
   const Kernels* kernels = nullptr;
   Stream stream;
-  std::function<bool()> cancelled;  // asked between kernels; true ends a run
 };
 
 struct LoadReport {

@@ -55,8 +55,12 @@ float strength_of(const AdapterChoices& row, const std::shared_ptr<const Adapter
 
 }  // namespace
 
-Pipeline::Pipeline(std::shared_ptr<const Model> model, std::shared_ptr<Arena> arena)
-    : loaded_(std::move(model)), model_(loaded_), arena_(std::move(arena)) {
+Pipeline::Pipeline(std::shared_ptr<const Model> model, std::function<bool()> cancelled,
+                   std::shared_ptr<Arena> arena)
+    : loaded_(std::move(model)),
+      model_(loaded_),
+      cancelled_(std::move(cancelled)),
+      arena_(std::move(arena)) {
   encoders_.resize(model_->conditioner().folders().size());
 }
 
@@ -80,7 +84,7 @@ Pipeline::Entry& Pipeline::entry(Programs& programs, const std::string& key, con
   if (!adapters.empty()) with_adapters.insert(part.weights().begin(), part.weights().end());
   const Weights& weights = adapters.empty() ? part.weights() : with_adapters;
   const auto graph = compile(*build(), how, *load.kernels, load.stream).graph;
-  const ProgramOptions options{load.kernels, load.stream, load.compile, load.cancelled};
+  const ProgramOptions options{load.kernels, load.stream, load.compile, cancelled_};
   programs.push_front({key,
                        std::make_unique<Program>(graph, weights, options, arena_),
                        {},

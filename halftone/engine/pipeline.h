@@ -50,8 +50,9 @@ struct Rows {
 
 class Pipeline {
  public:
-  // The arena may be shared with what runs in turns with this.
-  explicit Pipeline(std::shared_ptr<const Model> model,
+  // `cancelled` is asked between kernels, and true ends a run. The arena may be shared with what
+  // runs in turns with this.
+  explicit Pipeline(std::shared_ptr<const Model> model, std::function<bool()> cancelled = {},
                     std::shared_ptr<Arena> arena = std::make_shared<Arena>());
 
   const Model& model() const { return *model_; }
@@ -139,6 +140,7 @@ class Pipeline {
   Rows rows_of(std::span<const Condition> conditions);
 
   std::shared_ptr<const Model> loaded_, model_;
+  std::function<bool()> cancelled_;
   // Encoders, denoiser and codec run one after the other.
   std::shared_ptr<Arena> arena_;
   std::vector<Programs> encoders_;

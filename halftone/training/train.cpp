@@ -130,9 +130,9 @@ class TrainRun {
     loaded_.pipeline.reset();
     loaded_.model = model;
     trainer_ = std::make_unique<Trainer>(model, std::move(examples_), options_.rules,
-                                         std::move(no_caption_), &processes_);
+                                         std::move(no_caption_), &processes_, loaded_.cancelled);
     trainer_->hold_out(std::move(held_out_));
-    loaded_.pipeline = std::make_unique<Pipeline>(model, trainer_->arena());
+    loaded_.pipeline = loaded_.make_pipeline(trainer_->arena());
     if (samples_) samples_->tell(*loaded_.pipeline);
   }
 
@@ -229,7 +229,7 @@ class TrainRun {
     if (trial.model == nullptr) return;
     choice = {choice.asked, std::string(formats::fp8.name), "native", trial.why};
     loaded_.model = trial.model;
-    loaded_.pipeline = std::make_unique<Pipeline>(loaded_.model);
+    loaded_.pipeline = loaded_.make_pipeline();
   }
 
   void choose_backward() {
@@ -341,11 +341,11 @@ class TrainRun {
     const Weights weights = stored_weights(trainer_->weights(), options_.stored);
     const std::shared_ptr<const Model> model = loaded_.model;
     loaded_.model = model->with_weights(weights);
-    loaded_.pipeline = std::make_unique<Pipeline>(loaded_.model, trainer_->arena());
+    loaded_.pipeline = loaded_.make_pipeline(trainer_->arena());
     samples_->tell(*loaded_.pipeline);
     samples_->make(loaded_, source_.model_hash, step, tell);
-    loaded_.pipeline = std::make_unique<Pipeline>(model, trainer_->arena());
     loaded_.model = model;
+    loaded_.pipeline = loaded_.make_pipeline(trainer_->arena());
   }
 
   void write_result(const fs::path& path) const {

@@ -43,7 +43,8 @@ PrecisionTrial try_fp8(const LoadedModel& loaded, const TrainRules& rules, int64
     PrecisionTrial trial{in_fp8(*loaded.model), ""};
     TrainRules how = rules;
     how.check_gradients = true;
-    Trainer trainer(trial.model, examples_of(loaded, resolution, rules.batch), how);
+    Trainer trainer(trial.model, examples_of(loaded, resolution, rules.batch), how, {}, nullptr,
+                    loaded.cancelled);
     const Trainer::Trial measured = trainer.try_gradients();
     const double worst =
         std::ranges::min_element(measured.cosines, {}, &Trainer::GradientCosine::cosine)->cosine;

@@ -9,8 +9,13 @@
 namespace halftone {
 
 TrainPrograms::TrainPrograms(std::shared_ptr<const Model> model, const TrainRules& rules,
-                             LoraSites sites, const Parameters& parameters)
-    : model_(std::move(model)), rules_(rules), sites_(std::move(sites)), parameters_(parameters) {
+                             LoraSites sites, const Parameters& parameters,
+                             std::function<bool()> cancelled)
+    : model_(std::move(model)),
+      cancelled_(std::move(cancelled)),
+      rules_(rules),
+      sites_(std::move(sites)),
+      parameters_(parameters) {
   if (rules_.teacher || rules_.check_gradients) wide_ = model_->with_recipe(std::nullopt);
 }
 
@@ -76,7 +81,7 @@ std::unique_ptr<Program> TrainPrograms::student(TrainPass pass, const Graph& pla
 std::unique_ptr<Program> TrainPrograms::program_of(const std::shared_ptr<Graph>& graph,
                                                    const Weights& weights) {
   const LoadOptions& load = model_->options();
-  const ProgramOptions options{load.kernels, load.stream, load.compile, load.cancelled};
+  const ProgramOptions options{load.kernels, load.stream, load.compile, cancelled_};
   auto program = std::make_unique<Program>(graph, weights, options, arena_);
   for (const std::string& note : program->notes()) {
     if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);

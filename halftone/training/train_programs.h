@@ -2,6 +2,7 @@
 // what is trained, the base's weights and their memory.
 #pragma once
 
+#include <functional>
 #include <list>
 #include <memory>
 #include <string>
@@ -23,7 +24,7 @@ enum class TrainPass : uint8_t {
 class TrainPrograms {
  public:
   TrainPrograms(std::shared_ptr<const Model> model, const TrainRules& rules, LoraSites sites,
-                const Parameters& parameters);
+                const Parameters& parameters, std::function<bool()> cancelled);
 
   struct Entry {
     TrainPass pass = TrainPass::kGradients;
@@ -45,6 +46,7 @@ class TrainPrograms {
   std::unique_ptr<Program> program_of(const std::shared_ptr<Graph>& graph, const Weights& weights);
 
   std::shared_ptr<const Model> model_;
+  std::function<bool()> cancelled_;
   std::shared_ptr<const Model> wide_;  // in high precision: for a teacher and for the reference
   const TrainRules& rules_;
   LoraSites sites_;

@@ -77,9 +77,11 @@ std::vector<std::string> trained_weights(const Model& model, const TrainRules& r
 }
 
 Trainer::Trainer(std::shared_ptr<const Model> model, std::vector<TrainExample> examples,
-                 const TrainRules& rules, Condition no_caption, Collective* processes)
+                 const TrainRules& rules, Condition no_caption, Collective* processes,
+                 std::function<bool()> cancelled)
     : processes_(processes != nullptr ? *processes : alone_),
       model_(std::move(model)),
+      cancelled_(std::move(cancelled)),
       examples_(std::move(examples)),
       rules_(rules),
       objective_(model_->sampling().scheduler, rules.sigmas, rules.min_snr),
@@ -118,7 +120,8 @@ Trainer::Trainer(std::shared_ptr<const Model> model, std::vector<TrainExample> e
   const LoadOptions& load = model_->options();
   const ParameterOptions how{rules_.small_moments, rules_.average > 0, rules_.small_weights};
   parameters_ = std::make_unique<Parameters>(initial, how, *load.kernels, load.stream);
-  programs_ = std::make_unique<TrainPrograms>(model_, rules_, sites_, *parameters_);
+  programs_ =
+      std::make_unique<TrainPrograms>(model_, rules_, sites_, *parameters_, cancelled_);
 }
 
 std::map<std::string, Tensor> Trainer::initial_adapters() {
@@ -307,7 +310,7 @@ double Trainer::held_out_loss() {
     if (static_cast<int>(i % static_cast<size_t>(processes_.size())) != processes_.rank()) continue;
     sum += count * run(program_for(TrainPass::kHeldOut, batches[i]), batches[i], kSameInEveryRun);
   }
-  return processes_.sum(sum, model_->options().cancelled) / rows;
+  return processes_.sum(sum, cancelled_) / rows;
 }
 
 // As many as a batch, of the first one's size.
@@ -374,8 +377,8 @@ TrainStep Trainer::step() {
       loss += run(entry, rows, drawn);
       parameters_->take_gradients(*entry.program, part > 0);
     }
-    loss = processes_.sum(loss, model_->options().cancelled);
-    parameters_->sum_gradients(processes_, model_->options().cancelled);
+    loss = processes_.sum(loss, cancelled_);
+    parameters_->sum_gradients(processes_, cancelled_);
   } catch (...) {  // cancelled: the step is still to come
     order_.seek(before);
     throw;

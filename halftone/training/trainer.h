@@ -42,8 +42,10 @@ class Trainer {
   // Errors name a field of the rules: no examples, patterns that match nothing, a rank below 1.
   // `no_caption` is what caption dropout shows instead.
   // With others, each process takes its own rows of a batch that is so many times as large.
+  // `cancelled` is asked between kernels, and true ends a step.
   Trainer(std::shared_ptr<const Model> model, std::vector<TrainExample> examples,
-          const TrainRules& rules, Condition no_caption = {}, Collective* processes = nullptr);
+          const TrainRules& rules, Condition no_caption = {}, Collective* processes = nullptr,
+          std::function<bool()> cancelled = {});
 
   bool done() const { return step_ >= rules_.steps; }
   // A loss or a gradient that is no number is an Error that names the step and the weight; nothing
@@ -117,6 +119,7 @@ class Trainer {
   Collective alone_;
   Collective& processes_;
   std::shared_ptr<const Model> model_;
+  std::function<bool()> cancelled_;
   std::vector<TrainExample> examples_, held_out_;
   TrainRules rules_;
   Objective objective_;
