@@ -111,23 +111,21 @@ class Convolution {
   dnnl::convolution_forward::primitive_desc primitive_;
 };
 
-bool is_mine(const ConvArgs& a) {
-  return is_real(a.x.dtype) && is_real(a.y.dtype) && a.weight.dtype != DType::kF64 &&
-         a.bias.dtype != DType::kF64 && a.y.shape.numel() > 0;
+// oneDNN counts in 32 bits: the pixels of a plane with AVX2, those of a block of 16 channels with
+// AVX-512. It divides by what is left of them.
+bool is_countable(const Shape& planes) {
+  return planes[2] * planes[3] <= std::numeric_limits<int32_t>::max() / 16;
 }
 
-// oneDNN counts the pixels of a plane in 32 bits, and divides by what is left of them.
-void require_countable(const ConvArgs& args) {
-  for (const Shape& shape : {args.x.shape, args.y.shape}) {
-    if (shape[2] * shape[3] <= std::numeric_limits<int32_t>::max()) continue;
-    throw Error(ErrorCode::kOutOfMemory, "conv2d", "planes of {} are too large for oneDNN", shape);
-  }
+bool is_mine(const ConvArgs& a) {
+  return is_real(a.x.dtype) && is_real(a.y.dtype) && a.weight.dtype != DType::kF64 &&
+         a.bias.dtype != DType::kF64 && a.y.shape.numel() > 0 && is_countable(a.x.shape) &&
+         is_countable(a.y.shape);
 }
 
 // What oneDNN throws, in our words.
 template <class Body>
 auto with_onednn(const ConvArgs& args, int threads, const Body& body) {
-  require_countable(args);
   require_memory_for_products(threads);
   parallel_for(threads, threads, 1, [](int64_t, int64_t) { prepare_thread_for_truncated_files(); });
   const ThreadLimit limit(threads);
