@@ -152,11 +152,17 @@ TEST(EmojiModel, PrecisionsHoldTheirFloors) {
 
 // The same for models that were calibrated: weights rounded with compensation, all linears in one
 // format or as the recipes that ship choose; on prompts that neither this calibration nor the
-// search for the recipes has seen.
+// search for the recipes has seen. They are six because products round differently with SSE4.1,
+// AVX, AVX2 and AVX-512, and calibration follows from that: over so many, means differ by 0.0007 at
+// most, and floors lie about as far under the least.
 ParityOptions unseen_options() {
   ParityOptions options = gate_options();
   options.prompts = {"a koala below a fish cake with a yellow background",
-                     "backpack to the left of a fox"};
+                     "backpack to the left of a fox",
+                     "a small gorilla on top of a firecracker",
+                     "cup of tea in the center on a violet background",
+                     "an avocado to the right of a top hat",
+                     "a yellow heart next to a mermaid, teal background"};
   return options;
 }
 class CalibratedEmoji : public testing::Test {
@@ -199,19 +205,19 @@ class CalibratedEmoji : public testing::Test {
 TEST_F(CalibratedEmoji, PrecisionsHoldTheirFloors) {
   if (test::kSanitized) GTEST_SKIP() << "quality is measured without sanitizers";
   const auto model = load("bf16");
-  expect_recipe_above({"fp8", 0.9968, 0.992, 0.991},
+  expect_recipe_above({"fp8", 0.9972, 0.9918, 0.990},
                       model->model().denoiser().recipe(formats::fp8));
   // The worst is 0.8992 on an H200, and above 0.900 on CPUs.
-  expect_recipe_above({"nvfp4", 0.9570, 0.896, 0.880},
+  expect_recipe_above({"nvfp4", 0.9650, 0.896, 0.935},
                       model->model().denoiser().recipe(formats::nvfp4));
 }
 
 #if defined(HALFTONE_TOML)
 TEST_F(CalibratedEmoji, RecipesHoldTheirFloors) {
   if (test::kSanitized) GTEST_SKIP() << "quality is measured without sanitizers";
-  const Floor floors[] = {{"fp8", 0.9987, 0.9955, 0.992},
-                          {"mxfp8", 0.9982, 0.995, 0.990},
-                          {"nvfp4", 0.9900, 0.972, 0.965}};
+  const Floor floors[] = {{"fp8", 0.9990, 0.9966, 0.9935},
+                          {"mxfp8", 0.9989, 0.9960, 0.988},
+                          {"nvfp4", 0.9925, 0.976, 0.979}};
   for (const Floor& floor : floors) {
     const auto file = kModel / "recipes" / (std::string(floor.precision) + ".toml");
     expect_recipe_above(floor, read_recipe(file).recipe);
