@@ -77,9 +77,7 @@ GenerateRequest request_of(const SharedModel& model, const halftone_request& ask
   return request;
 }
 
-int64_t running_bytes(const ModelMemory& memory) {
-  return memory.arena + memory.workspace + memory.borders;
-}
+int64_t running_bytes(const ModelMemory& memory) { return memory.running(); }
 
 // What the caller allows counts everything; what is free, only what is not held already.
 void check_room(const SharedModel& model, const Worker& worker, const ModelMemory& planned,
@@ -181,7 +179,7 @@ halftone_status halftone_plan(const halftone_model* model, const halftone_reques
     out.peak = planned.peak();
     out.weights = planned.owned_weights;
     out.values = planned.arena + planned.borders;
-    out.scratch = planned.workspace;
+    out.scratch = planned.workspace + planned.library;
     out.weights_in_files = planned.file_weights;
     halftone::capi::write_struct(out, memory, size, "memory");
   });

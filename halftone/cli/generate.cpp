@@ -143,10 +143,9 @@ void run_generate(GenerateOptions options, const Context& context) {
   Pipeline& pipeline = *outcome.loaded.pipeline;
   outcome.planned = plan_generate(pipeline, request);
   if (outcome.loaded.context == nullptr) {  // a device's memory has nothing of the process in it
-    // What libraries will take besides (oneDNN's generated code, zlib's windows), as measured.
-    constexpr int64_t kLibraries = 5 << 19;
     outcome.planned.process =
-        std::max<int64_t>(0, anonymous_memory() - outcome.planned.owned_weights) + kLibraries;
+        std::max<int64_t>(0, anonymous_memory() - outcome.planned.owned_weights) +
+        library_code_bytes();
   }
   check_memory(outcome.loaded, outcome.planned, options.model.max_memory);
   std::FILE* const report = options.output == "-" ? stderr : stdout;

@@ -65,7 +65,7 @@ ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outc
                         {"measured", outcome.measured},
                         {"converted_weights", outcome.planned.owned_weights},
                         {"values", outcome.planned.arena + outcome.planned.borders},
-                        {"scratch", outcome.planned.workspace},
+                        {"scratch", outcome.planned.workspace + outcome.planned.library},
                         {"process", outcome.planned.process},
                         {"weights_in_files", outcome.planned.file_weights}}}};
   if (outcome.loaded.context != nullptr) out["peak_bytes"]["on_host"] = outcome.host_measured;
@@ -77,7 +77,7 @@ ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outc
 void print_plan(std::FILE* to, const ModelMemory& memory, const LoadedModel& loaded) {
   std::string parts =
       fmt::format("values {} + scratch {}", human_bytes(memory.arena + memory.borders),
-                  human_bytes(memory.workspace));
+                  human_bytes(memory.workspace + memory.library));
   if (loaded.context != nullptr) {
     fmt::print(to, "memory: {} of {} (weights {} + {})\n", human_bytes(memory.peak()),
                loaded.device.used, human_bytes(memory.owned_weights), parts);

@@ -170,9 +170,9 @@ LoadedModel Engine::load(const ModelSpec& spec) {
     stored = choose_stored(Checkpoint::open(denoiser), backend.info, spec.threshold);
     how.quantize_activations = stored.as_stored;
   }
-  const std::string what = fmt::format("{}\n{}\n{}\n{}\n{}\n{}", spec.precision,
-                                       how.quantize_activations, loaded.compile.used,
-                                       loaded.device.used, loaded.threads, state_of(found.files));
+  const std::string what =
+      fmt::format("{}\n{}\n{}\n{}\n{}\n{}", spec.precision, how.quantize_activations,
+                  loaded.compile.used, loaded.device.used, loaded.threads, state_of(found.files));
   {
     const std::scoped_lock lock(mutex_);
     loaded.model = models_[what].lock();
@@ -220,8 +220,9 @@ void check_memory(const LoadedModel& loaded, const ModelMemory& planned, int64_t
                 "{} are needed (weights {}, values {}, scratch {}) and {} are {}; a smaller size "
                 "or batch needs less",
                 human_bytes(planned.peak()), human_bytes(planned.owned_weights),
-                human_bytes(planned.arena + planned.borders), human_bytes(planned.workspace),
-                human_bytes(available), limit == 0 ? "free" : "allowed");
+                human_bytes(planned.arena + planned.borders),
+                human_bytes(planned.workspace + planned.library), human_bytes(available),
+                limit == 0 ? "free" : "allowed");
   }
 }
 

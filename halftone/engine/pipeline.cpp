@@ -1,5 +1,7 @@
 #include "halftone/engine/pipeline.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <set>
 
@@ -154,7 +156,8 @@ ModelMemory Pipeline::plan(const Shape& latents, const SamplerGraph& sampler,
       }
       return;
     }
-    if (use.working() + beside > memory.arena + memory.workspace + memory.borders) {
+    if (use.working() + beside > memory.running()) {
+      memory.library = use.library;
       memory.arena = use.arena;
       memory.workspace = use.workspace;
       memory.borders = use.borders + beside;
@@ -219,6 +222,7 @@ ModelMemory Pipeline::plan_encoding(const Shape& pictures, std::span<const std::
   for (const MemoryUse& use : uses) {
     memory.arena = std::max(memory.arena, use.arena);
     memory.workspace = std::max(memory.workspace, use.workspace);
+    memory.library = std::max(memory.library, use.library);
     memory.borders = std::max(memory.borders, use.borders + use.resident);
   }
   arena_->expect(memory.arena + memory.workspace);
@@ -377,6 +381,9 @@ BlockOutputs Pipeline::block_outputs(const Tensor& latents, std::span<const floa
 }
 
 Tensor Pipeline::decode(const Tensor& latents) {
+  // What products of the steps packed operands into is free, but not the system's again: decoding
+  // is where the most memory is needed.
+  ::malloc_trim(0);
   return decoder_program(latents.shape()).program->run({{"latents", latents}}).at("image");
 }
 

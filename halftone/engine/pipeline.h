@@ -22,11 +22,13 @@ struct ModelMemory {
   int64_t owned_weights = 0;  // weights converted on loading, and adapters
   int64_t arena = 0;          // values while running, of the largest program
   int64_t workspace = 0;      // scratch memory of kernels, of the largest program
+  int64_t library = 0;        // what libraries take for themselves while kernels run
   int64_t borders = 0;        // what the largest program is given and gives back; on a device what
                               // all programs are given, and the latents of jobs
   int64_t process = 0;        // what the process holds besides, where that is known
   // What the process needs besides the files that it maps.
-  int64_t peak() const { return owned_weights + arena + workspace + borders + process; }
+  int64_t running() const { return arena + workspace + library + borders; }
+  int64_t peak() const { return owned_weights + running() + process; }
 };
 
 // Told the inputs of linears before they run, as rows in the CPU's memory.

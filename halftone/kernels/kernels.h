@@ -38,6 +38,8 @@ struct KernelEntry {
   bool reference = false;  // plain and slow: what others are held to
   // Adds what there is to prepare for this problem; null where that is nothing.
   void (*prepare)(const Args&, const Stream&, PreparationList&) = nullptr;
+  // Bytes that libraries take for themselves meanwhile, at most; null where they take none.
+  int64_t (*library)(const Args&, const Stream&) = nullptr;
 };
 
 // The ways that a backend has, the best first: the first that supports a problem solves it.
@@ -75,6 +77,10 @@ class Kernel {
   int64_t workspace(const Args& args, const Stream& stream) const {
     const KernelEntry<Args>* chosen = choose(args);
     return chosen->workspace == nullptr ? 0 : chosen->workspace(args, stream);
+  }
+  int64_t library(const Args& args, const Stream& stream) const {
+    const KernelEntry<Args>* chosen = choose(args);
+    return chosen->library == nullptr ? 0 : chosen->library(args, stream);
   }
 
  private:
@@ -131,5 +137,9 @@ const Kernels& cpu_scalar_kernels();
 // The fastest for this CPU: SIMD entries chosen by instruction set at run time where the build has
 // them, scalar ones elsewhere.
 const Kernels& cpu_kernels();
+
+// What libraries behind the CPU's kernels take once and keep: generated code above all. As
+// measured.
+int64_t library_code_bytes();
 
 }  // namespace halftone

@@ -46,6 +46,7 @@ class Plan {
   void operator()(const Kernel<Args>& kernel, const Args& args) {
     if (!kernel.supports(args)) return;  // said when it is launched
     plan_.workspace = std::max(plan_.workspace, kernel.workspace(args, stream_));
+    plan_.library = std::max(plan_.library, kernel.library(args, stream_));
     if (kernel.stands_in(args)) {
       plan_.note = fmt::format(
           "{}: a plain reference stands in for faster kernels, which do not "

@@ -21,6 +21,7 @@ void prepare_launch(const Node& node, std::span<const ConstView> inputs,
 // hold some pointer that is not null.
 struct LaunchPlan {
   int64_t workspace = 0;  // scratch memory that it takes
+  int64_t library = 0;    // what libraries take besides
   std::string note;       // that it is slower than it should be, and why; otherwise empty
 };
 LaunchPlan plan_launch(const Node& node, std::span<const ConstView> inputs,

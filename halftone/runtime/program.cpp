@@ -93,17 +93,17 @@ void for_each_launch(const Graph& graph, const MemoryPlan& plan, const std::map<
   }
 }
 
-// The largest workspace of any node, and notes about slow ones.
-int64_t plan_launches(const Graph& graph, const MemoryPlan& plan, const ProgramOptions& options,
-                      const std::map<int, Weight>& bound, std::vector<std::string>& notes) {
-  int64_t most = 0;
+// The most scratch memory of any node, and notes about slow ones.
+void plan_launches(const Graph& graph, const MemoryPlan& plan, const ProgramOptions& options,
+                   const std::map<int, Weight>& bound, MemoryUse& memory,
+                   std::vector<std::string>& notes) {
   for_each_launch(graph, plan, bound, [&](const Node& node, const auto& in, const auto& out) {
     const LaunchPlan launch = plan_launch(node, in, out, *options.kernels, options.stream);
-    most = std::max(most, launch.workspace);
+    memory.workspace = std::max(memory.workspace, launch.workspace);
+    memory.library = std::max(memory.library, launch.library);
     const bool known = std::find(notes.begin(), notes.end(), launch.note) != notes.end();
     if (!launch.note.empty() && !known) notes.push_back(launch.note);
   });
-  return most;
 }
 
 // What kernels want compiled, by as many threads as there are.
@@ -146,7 +146,7 @@ Program::Program(std::shared_ptr<const Graph> graph, const Weights& weights,
   bind_weights(weights);
   memory_.arena = plan_.arena_bytes;
   prepare_launches(*graph_, plan_, options_, bound_);
-  memory_.workspace = plan_launches(*graph_, plan_, options_, bound_, notes_);
+  plan_launches(*graph_, plan_, options_, bound_, memory_, notes_);
   for (const auto* side : {&graph_->inputs(), &graph_->outputs()}) {
     for (const auto& [name, value] : *side) {
       memory_.borders += value.shape().checked_bytes(value.dtype()).value();

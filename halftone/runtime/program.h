@@ -19,10 +19,11 @@ struct MemoryUse {
   int64_t weights = 0;    // bytes of the weights that the graph uses
   int64_t arena = 0;      // values while running
   int64_t workspace = 0;  // scratch memory of kernels
+  int64_t library = 0;    // what libraries take for themselves while kernels run
   int64_t borders = 0;    // tensors that are given to a run and come back from it
   int64_t states = 0;     // values that are kept between runs
   int64_t resident = 0;   // on a device: inputs and constants, which stay there from run to run
-  int64_t working() const { return arena + workspace + borders + states; }
+  int64_t working() const { return arena + workspace + library + borders + states; }
   int64_t peak() const { return weights + working(); }
 };
 

@@ -142,12 +142,13 @@ class TrainRun {
       const ModelMemory sampled = samples_->plan(loaded_);
       memory.arena = std::max(memory.arena, sampled.arena);
       memory.workspace = std::max(memory.workspace, sampled.workspace);
+      memory.library = std::max(memory.library, sampled.library);
       memory.borders = std::max(memory.borders, sampled.borders);
       if (!adapts()) memory.owned_weights += trainer_->parameters() * stored_bytes();  // as sampled
     }
     if (loaded_.context == nullptr) {
-      constexpr int64_t kLibraries = 5 << 19;  // oneDNN's generated code and the like, as measured
-      memory.process = std::max<int64_t>(0, anonymous_memory() - memory.owned_weights) + kLibraries;
+      memory.process =
+          std::max<int64_t>(0, anonymous_memory() - memory.owned_weights) + library_code_bytes();
     }
     check_memory(loaded_, memory, options_.max_memory);
     check_room();

@@ -80,9 +80,8 @@ class Memory : public testing::Test {
  protected:
   void SetUp() override {
     const std::filesystem::path data = HALFTONE_TEST_DATA;
-    // Large enough that what is not planned (the tokenizer; what products pack operands into, 0.2
-    // MiB for each thread that is inside of one, with oneDNN about 0.6) is far below 5%. Few
-    // groups, so that a group is a large part of a value.
+    // Large enough that what is not planned (the tokenizer, generated code of convolutions) is far
+    // below 5%. Few groups, so that a group is a large part of a value.
     const auto description = test::one_layer_zimage({{"mid_block_add_attention", false}});
     test::write_zimage_folder(dir_ / "model", description, data / "tokenizer" / "tokenizer.json");
   }

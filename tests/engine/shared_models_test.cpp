@@ -42,7 +42,9 @@ TEST_F(SharedModels, TheSameFilesInTheSameWayAreLoadedOnce) {
   EXPECT_NE(engine_.load(spec("fp8")).model, first.model);
   ModelSpec serial = spec();
   serial.threads = 1;
-  if (first.threads > 1) EXPECT_NE(engine_.load(serial).model, first.model);
+  if (first.threads > 1) {
+    EXPECT_NE(engine_.load(serial).model, first.model);
+  }
 }
 
 TEST_F(SharedModels, FilesThatHaveChangedAreRead) {

@@ -21,6 +21,11 @@ class ProductAttention {
         groups_(args.k.shape[2]) {}
 
   int64_t workspace(int threads) const { return workers(threads) * per_worker(); }
+  int64_t library(int threads) const {
+    const int64_t rows = std::min(queries_, kQueryTile);
+    return workers(threads) *
+           std::max(packed_bytes(rows, keys_, dim_), packed_bytes(rows, dim_, keys_));
+  }
 
   void run(Stream stream) const {
     Workspace workspace(stream);
@@ -106,6 +111,10 @@ void fill_attention(Kernels& table) {
                           [](const AttentionArgs& a, Stream s) { ProductAttention(a).run(s); },
                           [](const AttentionArgs& a, const Stream& s) {
                             return ProductAttention(a).workspace(s.threads);
+                          },
+                          /*reference=*/false, /*prepare=*/nullptr,
+                          [](const AttentionArgs& a, const Stream& s) {
+                            return ProductAttention(a).library(s.threads);
                           }});
 }
 

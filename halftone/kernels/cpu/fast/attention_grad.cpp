@@ -20,6 +20,12 @@ class AttentionGrad {
         groups_(args.k.shape[2]) {}
 
   int64_t workspace(int threads) const { return workers(threads) * per_worker(); }
+  int64_t library(int threads) const {
+    const int64_t rows = std::min(queries_, kQueryTile);
+    return workers(threads) *
+           std::max({packed_bytes(rows, keys_, dim_), packed_bytes(rows, dim_, keys_),
+                     packed_bytes(keys_, dim_, rows)});
+  }
 
   void run(Stream stream) const {
     Workspace workspace(stream);
@@ -119,6 +125,10 @@ void fill_attention_grad(Kernels& table) {
       {is_mine, [](const AttentionGradArgs& a, Stream s) { AttentionGrad(a).run(s); },
        [](const AttentionGradArgs& a, const Stream& s) {
          return AttentionGrad(a).workspace(s.threads);
+       },
+       /*reference=*/false, /*prepare=*/nullptr,
+       [](const AttentionGradArgs& a, const Stream& s) {
+         return AttentionGrad(a).library(s.threads);
        }});
 }
 

@@ -95,6 +95,7 @@ class Workers {
   Workers(int64_t items, const Stream& stream)
       : items_(items), threads_(stream.threads), count_(std::clamp<int64_t>(threads_, 1, items)) {}
   int64_t floats(int64_t each) const { return count_ * each; }
+  int64_t packed(int64_t m, int64_t n, int64_t k) const { return count_ * packed_bytes(m, n, k); }
 
   // body(item, its memory)
   template <class Body>
@@ -136,6 +137,7 @@ class Forward {
     return Floats::workspace(args_.x) + Floats::workspace(args_.weight) +
            Floats::workspace(args_.bias) + float_workspace({workers_.floats(each())});
   }
+  int64_t library() const { return workers_.packed(g_.outputs, pixels_, g_.channels * g_.taps); }
   void run(Stream stream) const {
     Workspace workspace(stream);
     const Floats x(args_.x, workspace), weight(args_.weight, workspace),
@@ -180,6 +182,7 @@ class InputGradient {
     return Floats::workspace(args_.dy) + Floats::workspace(args_.weight) +
            float_workspace({workers_.floats(each())});
   }
+  int64_t library() const { return workers_.packed(kChannels * g_.taps, pixels_, g_.outputs); }
   void run(Stream stream) const {
     Workspace workspace(stream);
     const Floats dy(args_.dy, workspace), weight(args_.weight, workspace);
@@ -223,6 +226,7 @@ class WeightGradient {
     return Floats::workspace(args_.dy) + Floats::workspace(args_.x) +
            float_workspace({workers_.floats(each())});
   }
+  int64_t library() const { return workers_.packed(g_.outputs, kChannels * g_.taps, pixels_); }
   void run(Stream stream) const {
     Workspace workspace(stream);
     const Floats dy(args_.dy, workspace), x(args_.x, workspace);
@@ -274,8 +278,12 @@ bool is_product(const ConvWeightGradArgs& a) {
 
 template <class Way, class Args>
 KernelEntry<Args> entry() {
-  return {is_product, [](const Args& a, Stream s) { Way(a, s).run(s); },
-          [](const Args& a, const Stream& s) { return Way(a, s).workspace(); }};
+  return {is_product,
+          [](const Args& a, Stream s) { Way(a, s).run(s); },
+          [](const Args& a, const Stream& s) { return Way(a, s).workspace(); },
+          /*reference=*/false,
+          /*prepare=*/nullptr,
+          [](const Args& a, const Stream& s) { return Way(a, s).library(); }};
 }
 
 }  // namespace

@@ -2,10 +2,20 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <bit>
 
 #include "halftone/base/error.h"
 #include "halftone/base/threads.h"
+#include "halftone/kernels/kernels.h"
+
+namespace halftone {
+
+#if !defined(HALFTONE_DNNL)
+int64_t library_code_bytes() { return int64_t{5} << 19; }  // zlib's windows and the like
+#endif
+
+}  // namespace halftone
 
 namespace halftone::fast {
 namespace {
@@ -26,6 +36,10 @@ void gemm(const Gemm& g) {
 #endif
 }
 
+#if !defined(HALFTONE_DNNL)
+int64_t packed_bytes(int64_t, int64_t, int64_t) { return 0; }  // blocks that stay in a cache
+#endif
+
 Tiling tiling_of(int64_t m, int64_t n, int64_t rows_per_item) {
   const int64_t item = rows_per_item > 0 ? rows_per_item : m;
   // A power of two, so that threads get equal shares.
@@ -36,6 +50,13 @@ Tiling tiling_of(int64_t m, int64_t n, int64_t rows_per_item) {
   constexpr int64_t kStep = 16;
   const int64_t rows = pieces_of(pieces_of(std::max<int64_t>(item, 1), down), kStep) * kStep;
   return {item, rows, is_large ? kLargeCols : kSmallCols};
+}
+
+int64_t packed_bytes(int64_t m, int64_t n, int64_t k, const Tiling& tiling, int threads) {
+  const int64_t rows = std::min(m, tiling.rows), cols = std::min(n, tiling.cols);
+  if (rows <= 0 || cols <= 0) return 0;
+  const int64_t tiles = pieces_of(m, rows) * pieces_of(n, cols);
+  return std::min<int64_t>(std::max(threads, 1), tiles) * packed_bytes(rows, cols, k);
 }
 
 void gemm_in_tiles(const Gemm& g, const Tiling& tiling, int threads) {

@@ -38,6 +38,11 @@ Tiling tiling_of(int64_t m, int64_t n, int64_t rows_per_item);
 // last have a multiple of the tile's.
 void gemm_in_tiles(const Gemm& g, const Tiling& tiling, int threads);
 
+// What gemm packs operands into, of memory of its own: at most so much while a thread is inside of
+// it, or threads are inside of gemm_in_tiles.
+int64_t packed_bytes(int64_t m, int64_t n, int64_t k);
+int64_t packed_bytes(int64_t m, int64_t n, int64_t k, const Tiling& tiling, int threads);
+
 // Throws where the process cannot get as much more memory as products take while they run (packed
 // operands; oneDNN's generated code). oneDNN does not look whether it got all of it.
 void require_memory_for_products(int threads);

@@ -78,6 +78,12 @@ class PanelProduct {
                             args_.y.dtype == DType::kF32 ? 0 : m_ * panel_});
   }
 
+  int64_t library() const {
+    if (few_) return 0;
+    const bool at_once = plain(args_.b) && args_.y.dtype == DType::kF32;
+    return packed_bytes(m_, at_once ? n_ : std::min(n_, panel_), k_, tiling_, stream_.threads);
+  }
+
   void run() {
     Workspace workspace(stream_);
     float* ones = workspace.floats(std::max(m_, panel_));
@@ -170,6 +176,11 @@ class RowProduct {
                             args.y.dtype == DType::kF32 ? 0 : m * n});
   }
 
+  static int64_t library(const MatMulArgs& args, int threads) {
+    const int64_t m = args.y.shape[0], n = args.y.shape[1], k = args.b.shape[0];
+    return packed_bytes(m, n, plain(args.b) ? k : panel_rows(k), tiling_of(m, n, 0), threads);
+  }
+
   void run() {
     Workspace workspace(stream_);
     const bool turned = args_.how.transpose_a;
@@ -242,6 +253,12 @@ void fill_products(Kernels& table) {
                          if (a.y.shape.numel() == 0) return 0;
                          return is_panel_product(a) ? PanelProduct(a, s).workspace()
                                                     : RowProduct::workspace(a);
+                       },
+                       /*reference=*/false, /*prepare=*/nullptr,
+                       [](const MatMulArgs& a, const Stream& s) -> int64_t {
+                         if (a.y.shape.numel() == 0) return 0;
+                         return is_panel_product(a) ? PanelProduct(a, s).library()
+                                                    : RowProduct::library(a, s.threads);
                        }});
   fill_attention(table);
   fill_attention_grad(table);
