@@ -66,9 +66,9 @@ void check(const GenerateRequest& request, GuidanceRule rule) {
               rule == GuidanceRule::kFromNegative ? 1 : 0);
 }
 
-void check_prompts(const JobRequest& request, const Model& model) {
-  const Conditioner& conditioner = model.conditioner();
-  const Denoiser& denoiser = model.denoiser();
+void check_prompts(const JobRequest& request, const ModelParts& model) {
+  const Conditioner& conditioner = *model.conditioner;
+  const Denoiser& denoiser = *model.denoiser;
   const auto check_text = [&](const char* field, const std::string& text) {
     try {
       const int64_t tokens = conditioner.text_tokens(conditioner.tokenize(text));
@@ -79,7 +79,7 @@ void check_prompts(const JobRequest& request, const Model& model) {
     }
   };
   check_text("prompt", request.prompt);
-  if (is_guided(model.sampling().guidance_rule, request.guidance)) {
+  if (is_guided(model.sampling.guidance_rule, request.guidance)) {
     check_text("negative", request.negative);
   }
 }

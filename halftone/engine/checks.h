@@ -15,6 +15,6 @@ void check_guidance(float guidance, GuidanceRule rule);
 void check(const GenerateRequest& request, GuidanceRule rule);
 
 // What a model cannot read of a request's texts: the prompt, and the negative one where it counts.
-void check_prompts(const JobRequest& request, const Model& model);
+void check_prompts(const JobRequest& request, const ModelParts& model);
 
 }  // namespace halftone

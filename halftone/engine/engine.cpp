@@ -3,14 +3,11 @@
 #include <sys/stat.h>
 
 #include <chrono>
-#include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
 #include "halftone/base/text.h"
 #include "halftone/base/threads.h"
-#include "halftone/io/config_reader.h"
-#include "halftone/io/json.h"
 #include "halftone/runtime/devices.h"
 
 namespace halftone {
@@ -30,29 +27,6 @@ Choice choose_compile(const std::string& asked, const Backend& backend) {
           backend.device == nullptr ? "operations on rows are fused"
                                     : "operations on rows are fused, products on one input merged, "
                                       "launches recorded"};
-}
-
-// What a model's folder recommends, in halftone.json, over what its family usually takes.
-void read_recommended(const fs::path& base, const Model& model, Sampling& sampling) {
-  const fs::path file = base / "halftone.json";
-  if (!path_exists(file)) return;
-  const auto json = read_json_file(file);
-  const std::string where = file.string();
-  const ConfigReader read(json, where);
-  sampling.width = read.integer("width", sampling.width, 1, 65536);
-  sampling.height = read.integer("height", sampling.height, 1, 65536);
-  sampling.steps = static_cast<int>(read.integer("steps", sampling.steps, 1, kMostSteps));
-  sampling.guidance = static_cast<float>(read.number("guidance", sampling.guidance, 0, 100));
-  read.finish();
-  if (sampling.guidance_rule == GuidanceRule::kNone && sampling.guidance > 1) {
-    read.fail("guidance", "is for a distilled model, which takes none");
-  }
-  if (!read.has("width") && !read.has("height")) return;
-  try {
-    model.latent_shape(sampling.width, sampling.height);
-  } catch (const Error& error) {  // nobody asked for this size but the file
-    throw Error(ErrorCode::kInvalidInput, where, "'width' and 'height': {}", error.message());
-  }
 }
 
 // Everything that ran in another way than asked for.
@@ -155,7 +129,7 @@ LoadedModel Engine::load(const ModelSpec& spec) {
     throw Error(ErrorCode::kUsage, "model",
                 "is needed: the model that comes with the program was not found beside it");
   }
-  const FoundModel found = find_model(loaded.path, spec.base);
+  const ModelParts parts = ModelParts::read(find_model(loaded.path, spec.base));
 
   LoadOptions how;
   set_precision(spec.precision, backend.info, how);
@@ -164,27 +138,23 @@ LoadedModel Engine::load(const ModelSpec& spec) {
   how.stream = backend.stream(loaded.threads);
   StoredChoice stored;
   if (spec.precision == "auto") {
-    const fs::path denoiser = found.files.denoiser.empty()
-                                  ? found.files.of(found.family->denoiser(found.files)->folder())
-                                  : found.files.denoiser;
-    stored = choose_stored(Checkpoint::open(denoiser), backend.info, spec.threshold);
+    stored = choose_stored(Checkpoint::open(parts.denoiser_path()), backend.info, spec.threshold);
     how.quantize_activations = stored.as_stored;
   }
   const std::string what =
       fmt::format("{}\n{}\n{}\n{}\n{}\n{}", spec.precision, how.quantize_activations,
-                  loaded.compile.used, loaded.device.used, loaded.threads, state_of(found.files));
+                  loaded.compile.used, loaded.device.used, loaded.threads, state_of(parts.files));
   {
     const std::scoped_lock lock(mutex_);
     loaded.model = models_[what].lock();
   }
   if (loaded.model == nullptr) {
-    loaded.model = Model::load(found, how);
+    loaded.model = Model::load(parts, how);
     const std::scoped_lock lock(mutex_);
     std::erase_if(models_, [](const auto& entry) { return entry.second.expired(); });
     models_[what] = loaded.model;
   }
-  loaded.sampling = loaded.model->sampling();
-  read_recommended(found.files.base, *loaded.model, loaded.sampling);
+  loaded.sampling = parts.recommended;
   loaded.device_info = backend.info;
   loaded.precision = chosen_precision(spec.precision, backend.info, loaded.model->report(), stored);
   for (const LoraChoice& lora : spec.loras) {

@@ -63,10 +63,10 @@ class Engine {
   // With `strict` a fallback is an Error. Weights are in memory once: whoever loads what another
   // uses already, in the same way and from the same files, shares its model.
   LoadedModel load(const ModelSpec& spec);
-
- private:
+  // What a device that is asked for stands for; the same one for everyone.
   Backend backend(const std::string& device);
 
+ private:
   std::mutex mutex_;
   std::map<std::string, Backend> backends_;
   // Those that someone uses, by everything that they follow from.

@@ -61,7 +61,7 @@ JobRequest job_of(const GenerateRequest& request, int64_t index) {
 
 ModelMemory plan_generate(Pipeline& pipeline, const GenerateRequest& request) {
   const Model& model = pipeline.model();
-  check_prompts(request, model);
+  check_prompts(request, model.parts());
   SamplerGraph sampler;
   sampler.jobs = std::min(request.batch, request.count);
   std::vector<std::string> prompts = {request.prompt};

@@ -55,7 +55,7 @@ Job Stepper::start(const JobRequest& request) {
   for (const AdapterChoice& choice : request.adapters) {
     choice.adapter->lora().check_strength(choice.strength);
   }
-  check_prompts(request, model);
+  check_prompts(request, model.parts());
   job.guided_ = halftone::is_guided(sampling.guidance_rule, request.guidance);
   job.positive_ = pipeline_.encode(request.prompt);
   if (job.guided_) job.negative_ = pipeline_.encode(request.negative);

@@ -98,30 +98,27 @@ Weights Adapter::weights(size_t slot) const {
 }
 
 std::shared_ptr<const Model> Model::load(const FoundModel& found, const LoadOptions& options) {
-  const std::shared_ptr<Model> model(new Model());
-  const ModelFiles& files = found.files;
-  model->family_ = found.family;
-  model->options_ = options;
-  model->denoiser_ = found.family->denoiser(files);
-  model->conditioner_ = found.family->conditioner(files);
-  model->codec_ = found.family->codec(files);
-  model->sampling_ = found.family->sampling(files);
-  model->check_parts_fit(files);
-  for (const std::string& folder : model->conditioner_->folders()) {
-    model->files_.push_back(open(files.of(folder)));
-  }
-  model->files_.push_back(
-      open(files.denoiser.empty() ? files.of(model->denoiser_->folder()) : files.denoiser));
-  model->files_.push_back(open(files.of(model->codec_->folder())));
+  return load(ModelParts::read(found), options);
+}
 
-  for (size_t i = 0; i < model->conditioner_->folders().size(); ++i) {
-    const std::shared_ptr<Graph> graph = model->conditioner_->build(i, 1, {});
+std::shared_ptr<const Model> Model::load(const ModelParts& parts, const LoadOptions& options) {
+  const std::shared_ptr<Model> model(new Model());
+  model->parts_ = parts;
+  model->options_ = options;
+  for (const std::string& folder : parts.conditioner->folders()) {
+    model->files_.push_back(open(parts.files.of(folder)));
+  }
+  model->files_.push_back(open(parts.denoiser_path()));
+  model->files_.push_back(open(parts.files.of(parts.codec->folder())));
+
+  for (size_t i = 0; i < parts.conditioner->folders().size(); ++i) {
+    const std::shared_ptr<Graph> graph = parts.conditioner->build(i, 1, {});
     const Checkpoint& file = *model->files_[i];
     model->encoders_.push_back(
-        model->load_part(file, {&graph, 1}, model->conditioner_->names(i, file)));
+        model->load_part(file, {&graph, 1}, parts.conditioner->names(i, file)));
   }
   model->load_denoiser();
-  const Codec& codec = *model->codec_;
+  const Codec& codec = *parts.codec;
   const std::shared_ptr<Graph> both[] = {codec.decoder({1, codec.channels(), 1, 1}, {}),
                                          codec.encoder({1, 3, codec.scale(), codec.scale()}, {})};
   model->codec_weights_ =
@@ -138,22 +135,8 @@ std::shared_ptr<const ModelPart> Model::load_part(const Checkpoint& file,
                                      graphs, std::move(how), options_);
 }
 
-void Model::check_parts_fit(const ModelFiles& files) const {
-  const auto fail = [&](const std::string& reason) {
-    throw Error(ErrorCode::kInvalidInput, files.base.string(), "components do not fit: {}", reason);
-  };
-  if (conditioner_->features() != denoiser_->text_features()) {
-    fail(fmt::format("text states of {} for a {} that takes {}", conditioner_->features(),
-                     denoiser_->folder(), denoiser_->text_features()));
-  }
-  if (codec_->channels() != denoiser_->channels()) {
-    fail(fmt::format("a VAE of {} channels for a {} of {}", codec_->channels(), denoiser_->folder(),
-                     denoiser_->channels()));
-  }
-}
-
 std::shared_ptr<Graph> Model::smallest_graph() const {
-  return denoiser_->build(denoiser_->smallest_shape(), {});
+  return parts_.denoiser->build(parts_.denoiser->smallest_shape(), {});
 }
 
 void Model::load_denoiser() {
@@ -162,7 +145,7 @@ void Model::load_denoiser() {
   std::map<std::string, float> input_scales;
   std::set<std::string> full_precision;
   Weights weights = finite(
-      load_weights(file, {&graph, 1}, denoiser_->names(file), &input_scales, &full_precision), file,
+      load_weights(file, {&graph, 1}, parts_.denoiser->names(file), &input_scales, &full_precision), file,
       options_);
   originals_ = weights;
 
@@ -175,7 +158,7 @@ void Model::load_denoiser() {
   if (options_.format || options_.recipe || !stored.empty()) {
     if (options_.automatic && !stored.empty()) options_.activations = DType::kBF16;
     recipe = options_.recipe ? *options_.recipe
-                             : denoiser_->recipe(stored.empty() ? *options_.format : formats::bf16);
+                             : parts_.denoiser->recipe(stored.empty() ? *options_.format : formats::bf16);
     recipe->stored = stored;
     recipe->input_scales.insert(input_scales.begin(), input_scales.end());
     if (!options_.recipe) recipe->activations = options_.quantize_activations;
@@ -199,23 +182,6 @@ void Model::report_formats(const QuantizeReport& quantized) {
   }
 }
 
-Shape Model::latent_shape(int64_t width, int64_t height) const {
-  const int64_t multiple = codec_->scale() * denoiser_->patch();
-  if (width < multiple || height < multiple || width % multiple != 0 || height % multiple != 0) {
-    throw Error(ErrorCode::kUsage, "size",
-                "{}x{} is not allowed: width and height must be multiples of {}", width, height,
-                multiple);
-  }
-  const int64_t h = height / codec_->scale(), w = width / codec_->scale();
-  const auto [rows, columns] = denoiser_->most_patches();
-  if (h / denoiser_->patch() > rows || w / denoiser_->patch() > columns) {
-    throw Error(ErrorCode::kUsage, "size",
-                "{}x{} is more than the {}x{} that {}/config.json has positions for", width, height,
-                columns * multiple, rows * multiple, denoiser_->folder());
-  }
-  return {1, denoiser_->channels(), h, w};
-}
-
 std::string Model::hash() const {
   std::vector<const Checkpoint*> files;
   for (const auto& file : files_) files.push_back(file.get());
@@ -234,7 +200,7 @@ std::string Model::codec_hash() const {
 }
 
 std::shared_ptr<const Adapter> Model::load_adapter(const std::string& file) const {
-  const auto targets = denoiser_->lora_targets(*smallest_graph());
+  const auto targets = parts_.denoiser->lora_targets(*smallest_graph());
   return std::make_shared<Adapter>(LoraAdapter::load(file, targets), options_.stream.device);
 }
 
@@ -250,7 +216,7 @@ std::vector<LinearInfo> Model::linears() const {
   }
   std::vector<LinearInfo> found;
   for (const auto& linear :
-       quantize_linears(*graph, denoiser_->recipe(formats::fp8)).report.converted) {
+       quantize_linears(*graph, parts_.denoiser->recipe(formats::fp8)).report.converted) {
     found.push_back({linear.weight, linear.shape, group_of.at(linear.weight)});
   }
   return found;

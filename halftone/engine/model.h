@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "halftone/models/families.h"
+#include "halftone/engine/model_parts.h"
 #include "halftone/passes/compile.h"
 #include "halftone/runtime/program.h"
 
@@ -89,12 +89,14 @@ class Model {
  public:
   // Everything that can be wrong with the files is wrong here, before any long work.
   static std::shared_ptr<const Model> load(const FoundModel& found, const LoadOptions& options);
+  static std::shared_ptr<const Model> load(const ModelParts& parts, const LoadOptions& options);
 
-  const Family& family() const { return *family_; }
-  const Denoiser& denoiser() const { return *denoiser_; }
-  const Conditioner& conditioner() const { return *conditioner_; }
-  const Codec& codec() const { return *codec_; }
-  const Sampling& sampling() const { return sampling_; }
+  const ModelParts& parts() const { return parts_; }
+  const Family& family() const { return *parts_.family; }
+  const Denoiser& denoiser() const { return *parts_.denoiser; }
+  const Conditioner& conditioner() const { return *parts_.conditioner; }
+  const Codec& codec() const { return *parts_.codec; }
+  const Sampling& sampling() const { return parts_.sampling; }
   const LoadOptions& options() const { return options_; }
   const LoadReport& report() const { return report_; }
   std::string hash() const;  // of the checkpoint files
@@ -109,8 +111,9 @@ class Model {
   // Of the denoiser, as they lie in the file.
   const Weights& originals() const { return originals_; }
 
-  // Latents [1, C, h, w] of a picture; sizes that the model does not allow are an Error.
-  Shape latent_shape(int64_t width, int64_t height) const;
+  Shape latent_shape(int64_t width, int64_t height) const {
+    return parts_.latent_shape(width, height);
+  }
 
   std::shared_ptr<const Adapter> load_adapter(const std::string& file) const;
 
@@ -132,18 +135,13 @@ class Model {
  private:
   Model() = default;
   std::shared_ptr<Graph> smallest_graph() const;
-  void check_parts_fit(const ModelFiles& files) const;
   std::shared_ptr<const ModelPart> load_part(const Checkpoint& file,
                                              std::span<const std::shared_ptr<Graph>> graphs,
                                              const WeightNames& names) const;
   void load_denoiser();
   void report_formats(const QuantizeReport& quantized);
 
-  const Family* family_ = nullptr;
-  std::shared_ptr<const Denoiser> denoiser_;
-  std::shared_ptr<const Conditioner> conditioner_;
-  std::shared_ptr<const Codec> codec_;
-  Sampling sampling_;
+  ModelParts parts_;
   LoadOptions options_;
   LoadReport report_;
   std::vector<std::shared_ptr<const Checkpoint>> files_;  // encoders, denoiser, codec
