@@ -6,6 +6,9 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <utility>
+
+#include "halftone/base/error.h"
 
 namespace halftone {
 namespace {
@@ -49,6 +52,22 @@ std::string human_seconds(double seconds) {
   return fmt::format("{} min {:02d} s", whole / 60, whole % 60);
 }
 
+int64_t parse_bytes(const std::string& text, const std::string& where) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  const std::string unit = end;
+  double factor = 0;
+  if (unit.empty() || unit == "B") factor = 1;
+  for (const auto& [letter, shift] : {std::pair{'K', 10}, {'M', 20}, {'G', 30}, {'T', 40}}) {
+    const std::string name(1, letter);
+    if (unit == name || unit == name + "iB" || unit == name + "B") factor = std::exp2(shift);
+  }
+  if (factor == 0 || !(number > 0) || number * factor > 0x1p62) {
+    throw Error(ErrorCode::kUsage, where, "'{}' is not a size such as 8GiB", printable(text));
+  }
+  return static_cast<int64_t>(number * factor);
+}
+
 bool natural_less(std::string_view a, std::string_view b) {
   const std::string_view whole_a = a, whole_b = b;
   while (!a.empty() && !b.empty()) {
@@ -88,6 +107,24 @@ bool glob_match(std::string_view pattern, std::string_view text) {
   }
   while (p < pattern.size() && pattern[p] == '*') ++p;
   return p == pattern.size();
+}
+
+std::string base64(std::string_view bytes) {
+  constexpr const char* kLetters =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  out.reserve((bytes.size() + 2) / 3 * 4);
+  const auto byte = [&](size_t i) {
+    return i < bytes.size() ? static_cast<unsigned char>(bytes[i]) : uint32_t{0};
+  };
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    const uint32_t word = byte(i) << 16 | byte(i + 1) << 8 | byte(i + 2);
+    out += kLetters[word >> 18];
+    out += kLetters[word >> 12 & 63];
+    out += i + 1 < bytes.size() ? kLetters[word >> 6 & 63] : '=';
+    out += i + 2 < bytes.size() ? kLetters[word & 63] : '=';
+  }
+  return out;
 }
 
 }  // namespace halftone

@@ -170,4 +170,21 @@ Tensor Stepper::latents(const Job& job) const { return pipeline_.fetch(job.laten
 
 Tensor Stepper::picture(const Job& job) { return pipeline_.decode(job.latents_); }
 
+Tensor Stepper::preview(const Job& job, const Tensor& before) {
+  HT_ASSERT(job.step_ > 0);
+  const SamplerStep& step = job.schedule_.steps[job.step_ - 1];
+  const float kept = step.latents[kLatents], taken = step.latents[kPrediction];
+  if (!job.memories_.empty() || step.uses_noise() || taken == 0) return picture(job);
+  // latents = kept * before + taken * prediction, and so is the clean picture, with other factors.
+  const float of_latents = step.clean[kPrediction] / taken;
+  const float of_before = step.clean[kLatents] - of_latents * kept;
+  Tensor clean = latents(job);
+  auto values = clean.mutable_as<float>();
+  const auto from = before.as<float>();
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = of_latents * values[i] + of_before * from[i];
+  }
+  return pipeline_.decode(pipeline_.place(clean));
+}
+
 }  // namespace halftone

@@ -53,6 +53,10 @@ class Stepper {
   void step(std::span<Job* const> jobs);
   Tensor latents(const Job& job) const;  // F32 [1, C, h, w], in the CPU's memory
   Tensor picture(const Job& job);        // F32 [1, 3, H, W], of the latents as they are
+  // The same of the picture that the last step was heading for, `before` being the latents that it
+  // started from: what a run will come to, seen early. Samplers that remember or add noise do not
+  // tell what was predicted, and then it is that of the latents.
+  Tensor preview(const Job& job, const Tensor& before);
 
  private:
   void step_alike(std::span<Job* const> jobs);

@@ -5,26 +5,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "halftone/base/text.h"
+
 namespace halftone {
 namespace {
 
 constexpr int kWidth = 520, kHeight = 270, kLeft = 74, kRight = 18, kTop = 14, kBottom = 60;
-
-std::string base64(const std::vector<uint8_t>& bytes) {
-  constexpr const char* kLetters =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    const uint32_t a = bytes[i], b = i + 1 < bytes.size() ? bytes[i + 1] : 0,
-                   c = i + 2 < bytes.size() ? bytes[i + 2] : 0;
-    const uint32_t word = a << 16 | b << 8 | c;
-    out += kLetters[word >> 18];
-    out += kLetters[word >> 12 & 63];
-    out += i + 1 < bytes.size() ? kLetters[word >> 6 & 63] : '=';
-    out += i + 2 < bytes.size() ? kLetters[word & 63] : '=';
-  }
-  return out;
-}
 
 }  // namespace
 
@@ -70,7 +56,7 @@ std::string html_escape(std::string_view text) {
   return out;
 }
 
-std::string html_image(const std::vector<uint8_t>& png, std::string_view title) {
+std::string html_image(std::string_view png, std::string_view title) {
   return fmt::format("<img alt=\"{}\" src=\"data:image/png;base64,{}\">", html_escape(title),
                      base64(png));
 }

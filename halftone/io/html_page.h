@@ -11,7 +11,7 @@ namespace halftone {
 extern const char* const kPageStyle;
 
 std::string html_escape(std::string_view text);
-std::string html_image(const std::vector<uint8_t>& png, std::string_view title);
+std::string html_image(std::string_view png, std::string_view title);
 
 struct Series {
   std::string name, color;

@@ -70,11 +70,6 @@ std::vector<uint8_t> to_rgb(const Tensor& image) {
   return rgb;
 }
 
-void write_png(const std::filesystem::path& path, const Tensor& image, const PngText& text) {
-  HT_ASSERT(image.shape().rank() == 3 && image.shape()[0] == 3 && image.dtype() == DType::kF32);
-  write_png(path, {image.shape()[2], image.shape()[1], to_rgb(image), text});
-}
-
 void check_png_name(const std::filesystem::path& path, const char* field) {
   // Not "-" or "cat-1.5", and not a pipe or a device, which may be called anything.
   std::string kind = path.extension().string();
@@ -90,33 +85,18 @@ void check_png_name(const std::filesystem::path& path, const char* field) {
               printable(path.string()));
 }
 
-std::vector<uint8_t> encode_png(const Tensor& image) {
-  const std::vector<uint8_t> rgb = to_rgb(image);
-  png_image png{};
-  png.version = PNG_IMAGE_VERSION;
-  png.width = static_cast<png_uint_32>(image.shape()[2]);
-  png.height = static_cast<png_uint_32>(image.shape()[1]);
-  png.format = PNG_FORMAT_RGB;
-  png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(png);
-  std::vector<uint8_t> bytes(size);
-  if (png_image_write_to_memory(&png, bytes.data(), &size, 0, rgb.data(), 0, nullptr) == 0) {
-    throw Error(ErrorCode::kIo, "PNG", "{}", printable(png.message));
-  }
-  bytes.resize(size);
-  return bytes;
-}
+namespace {
 
-void write_png(const std::filesystem::path& path, const PngImage& image) {
-  std::string name = path.string();
+// Through libpng's callback for bytes.
+void encode(const PngImage& image, std::string& name, void* io, png_rw_ptr write) {
   const auto width = static_cast<png_uint_32>(image.width);
   const auto height = static_cast<png_uint_32>(image.height);
-  OutputFile file(path);
   png_structp png =
       png_create_write_struct(PNG_LIBPNG_VER_STRING, &name, on_write_error, on_warning);
   png_infop info = png_create_info_struct(png);
   const auto destroy = [&](void*) { png_destroy_write_struct(&png, &info); };
   const std::unique_ptr<void, decltype(destroy)> guard(png, destroy);
-  png_set_write_fn(png, &file, write_bytes, [](png_structp) {});
+  png_set_write_fn(png, io, write, [](png_structp) {});
   png_set_IHDR(png, info, width, height, 8, PNG_COLOR_TYPE_RGB, PNG_INTERLACE_NONE,
                PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
   std::vector<png_text> chunks;
@@ -134,7 +114,35 @@ void write_png(const std::filesystem::path& path, const PngImage& image) {
     png_write_row(png, image.rgb.data() + size_t{r} * width * 3);
   }
   png_write_end(png, info);
+}
+
+PngImage png_image_of(const Tensor& image, const PngText& text) {
+  HT_ASSERT(image.shape().rank() == 3 && image.shape()[0] == 3 && image.dtype() == DType::kF32);
+  return {image.shape()[2], image.shape()[1], to_rgb(image), text};
+}
+
+}  // namespace
+
+void write_png(const std::filesystem::path& path, const PngImage& image) {
+  std::string name = path.string();
+  OutputFile file(path);
+  encode(image, name, &file, write_bytes);
   file.commit();
+}
+void write_png(const std::filesystem::path& path, const Tensor& image, const PngText& text) {
+  write_png(path, png_image_of(image, text));
+}
+
+std::string encode_png(const PngImage& image) {
+  std::string bytes, name = "PNG";
+  encode(image, name, &bytes, [](png_structp png, png_bytep from, size_t count) {
+    static_cast<std::string*>(png_get_io_ptr(png))
+        ->append(reinterpret_cast<const char*>(from), count);
+  });
+  return bytes;
+}
+std::string encode_png(const Tensor& image, const PngText& text) {
+  return encode_png(png_image_of(image, text));
 }
 
 PngImage read_png(const std::filesystem::path& path, PngAlpha alpha) {

@@ -28,7 +28,8 @@ void write_png(const std::filesystem::path& path, const Tensor& image, const Png
 void check_png_name(const std::filesystem::path& path, const char* field);
 
 // The file's bytes instead.
-std::vector<uint8_t> encode_png(const Tensor& image);
+std::string encode_png(const PngImage& image);
+std::string encode_png(const Tensor& image, const PngText& text = {});
 
 // An Error where a picture has more pixels than anyone's, before memory is taken for them.
 void check_picture_size(int64_t width, int64_t height, const std::string& name);

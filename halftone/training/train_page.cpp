@@ -113,8 +113,8 @@ class TrainPage {
   static std::string picture(const SampleMade& sample) {
     try {
       const auto file = Storage::map_file(sample.path);
-      const auto* bytes = reinterpret_cast<const uint8_t*>(file->bytes().data());
-      return html_image({bytes, bytes + file->size()}, sample.prompt);
+      const auto* bytes = reinterpret_cast<const char*>(file->bytes().data());
+      return html_image({bytes, static_cast<size_t>(file->size())}, sample.prompt);
     } catch (const Error&) {
       return "(gone)";  // someone removed it meanwhile
     }

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "tests/support/errors.h"
+
 namespace halftone {
 namespace {
 
@@ -43,6 +45,22 @@ TEST(Text, HumanUnits) {
   EXPECT_EQ(human_seconds(125), "2 min 05 s");
 }
 
+TEST(Text, BytesAreReadAsTheyAreWritten) {
+  const auto bytes = [](const char* text) { return parse_bytes(text, "max_memory"); };
+  EXPECT_EQ(bytes("1000"), 1000);
+  EXPECT_EQ(bytes("7B"), 7);
+  EXPECT_EQ(bytes("1.5K"), 1536);
+  EXPECT_EQ(bytes("512MiB"), int64_t{512} << 20);
+  EXPECT_EQ(bytes("512MB"), int64_t{512} << 20);
+  EXPECT_EQ(bytes("2G"), int64_t{2} << 30);
+  EXPECT_EQ(bytes("3TiB"), int64_t{3} << 40);
+  for (const char* wrong :
+       {"", "much", "G", "-1", "0", "nan", "inf", "1X", "1KK", "1k", "5000000T"}) {
+    EXPECT_EQ(test::error_of([&] { bytes(wrong); }),
+              fmt::format("max_memory: '{}' is not a size such as 8GiB", wrong));
+  }
+}
+
 TEST(Text, NaturalOrderIsAStrictOrder) {
   EXPECT_TRUE(natural_less("layers.2.weight", "layers.10.weight"));
   EXPECT_FALSE(natural_less("layers.10.weight", "layers.2.weight"));
@@ -51,6 +69,15 @@ TEST(Text, NaturalOrderIsAStrictOrder) {
   EXPECT_FALSE(natural_less("a", "a"));
   EXPECT_NE(natural_less("a01", "a1"), natural_less("a1", "a01"));
   EXPECT_TRUE(natural_less("99999999999999999999998", "99999999999999999999999"));
+}
+
+TEST(Text, Base64) {  // RFC 4648, section 10
+  EXPECT_EQ(base64(""), "");
+  EXPECT_EQ(base64("f"), "Zg==");
+  EXPECT_EQ(base64("fo"), "Zm8=");
+  EXPECT_EQ(base64("foo"), "Zm9v");
+  EXPECT_EQ(base64("foobar"), "Zm9vYmFy");
+  EXPECT_EQ(base64(std::string("\xff\0\xfe", 3)), "/wD+");
 }
 
 TEST(Text, Glob) {
