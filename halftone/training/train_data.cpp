@@ -63,6 +63,11 @@ fs::path beside(const fs::path& output, const char* extension) {
   return path.replace_extension(extension);
 }
 
+int64_t resolution_of(const TrainOptions& options, const LoadedModel& loaded) {
+  if (options.resolution > 0) return options.resolution;
+  return std::min(loaded.sampling.width, loaded.sampling.height);
+}
+
 Dataset find_data(const char* field, const fs::path& folder, const CaptionRules& rules) {
   Dataset found;
   try {
@@ -77,8 +82,7 @@ Dataset find_data(const char* field, const fs::path& folder, const CaptionRules&
 TrainData prepare_data(const TrainOptions& options, LoadedModel& loaded, const Dataset& data,
                        const Dataset& prior, const Dataset& held_out,
                        const TrainListener& listener) {
-  const int64_t usual = std::min(loaded.sampling.width, loaded.sampling.height);
-  const int64_t resolution = options.resolution > 0 ? options.resolution : usual;
+  const int64_t resolution = resolution_of(options, loaded);
   const fs::path folder = options.cache.empty() ? beside(options.output, ".cache") : options.cache;
   make_folder(folder);
   ExampleCache cache(folder);

@@ -26,6 +26,9 @@ struct TrainListener {
   const TrainSink& events;
 };
 
+// Pictures are brought to about this square: the model's own where none is given.
+int64_t resolution_of(const TrainOptions& options, const LoadedModel& loaded);
+
 // An Error that names the field where nothing can be used.
 Dataset find_data(const char* field, const std::filesystem::path& folder,
                   const CaptionRules& rules);

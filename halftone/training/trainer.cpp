@@ -120,8 +120,7 @@ Trainer::Trainer(std::shared_ptr<const Model> model, std::vector<TrainExample> e
   const LoadOptions& load = model_->options();
   const ParameterOptions how{rules_.small_moments, rules_.average > 0, rules_.small_weights};
   parameters_ = std::make_unique<Parameters>(initial, how, *load.kernels, load.stream);
-  programs_ =
-      std::make_unique<TrainPrograms>(model_, rules_, sites_, *parameters_, cancelled_);
+  programs_ = std::make_unique<TrainPrograms>(model_, rules_, sites_, *parameters_, cancelled_);
 }
 
 std::map<std::string, Tensor> Trainer::initial_adapters() {
