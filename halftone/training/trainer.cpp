@@ -142,8 +142,7 @@ std::map<std::string, Tensor> Trainer::initial_adapters() {
 std::map<std::string, Tensor> Trainer::initial_weights() const {
   std::map<std::string, Tensor> initial;
   for (const std::string& name : trained_weights(*model_, rules_)) {
-    const Tensor& original = std::get<Tensor>(model_->originals().at(name));
-    initial.emplace(name, as_f32(original));
+    initial.emplace(name, std::get<Tensor>(model_->originals().at(name)));
   }
   return initial;
 }

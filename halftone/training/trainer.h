@@ -51,9 +51,9 @@ class Trainer {
   // A loss or a gradient that is no number is an Error that names the step and the weight; nothing
   // has changed then.
   TrainStep step();
-  // The running mean, where there is one.
+  // The running mean, where there is one. In the CPU's memory, where a step may change it.
   TrainedLora adapters() const;
-  std::map<std::string, Tensor> weights() const;  // F32
+  std::map<std::string, Tensor> weights() const;  // F32, or BF16 where they are kept so
   int64_t parameters() const { return parameters_->count(); }
   int64_t parts() const;  // adapters or weights
   // What runs slower than it should, a line each.
@@ -82,7 +82,7 @@ class Trainer {
   // What a run takes, known before the first step. Builds the largest programs, and runs nothing.
   ModelMemory plan();
 
-  // Everything that the next step depends on, and back.
+  // Everything that the next step depends on, and back. Tensors are valid until the next step.
   struct State {
     int64_t step = 0;
     BatchOrder::Position position;
