@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
+#include <thread>
 
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
@@ -83,8 +85,19 @@ Checkpoints::Checkpoints(const fs::path& output, int64_t keep, bool go_on)
   folder_.replace_extension(".checkpoints");
 }
 
-fs::path Checkpoints::save(const TrainedSoFar& run, const ordered_json& how,
-                           const std::function<void(const fs::path&)>& write_result) {
+fs::path Checkpoints::path_of(int64_t step) const {
+  return folder_ / fmt::format("{}{:06}", kPrefix, step);
+}
+
+void Checkpoints::wait_for_others(const std::function<bool()>& stop) const {
+  while (is_being_written_to(folder_)) {
+    if (stop && stop()) throw Error(ErrorCode::kCancelled, "", "interrupted");
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+void Checkpoints::save(const TrainedSoFar& run, const ordered_json& how,
+                       const std::function<void(const fs::path&)>& write_result) {
   if (!go_on_ && !list().empty()) {
     fs::path old = folder_;
     old += ".old";
@@ -97,8 +110,7 @@ fs::path Checkpoints::save(const TrainedSoFar& run, const ordered_json& how,
   std::error_code error;
   fs::create_directories(folder_, error);
   if (error) throw Error(ErrorCode::kIo, folder_.string(), "{}", error.message());
-  const fs::path target = folder_ / fmt::format("{}{:06}", kPrefix, run.state.step);
-  OutputFolder folder(target);
+  OutputFolder folder(path_of(run.state.step));
   folder.write([&] {
     std::vector<std::pair<std::string, Tensor>> tensors(run.state.tensors.begin(),
                                                         run.state.tensors.end());
@@ -117,7 +129,6 @@ fs::path Checkpoints::save(const TrainedSoFar& run, const ordered_json& how,
     std::error_code ignored;  // one that cannot be removed harms no one
     fs::remove_all(all[i].folder, ignored);
   }
-  return target;
 }
 
 std::vector<Checkpoints::Found> Checkpoints::list() const {

@@ -8,6 +8,7 @@
 #include "halftone/base/files.h"
 #include "halftone/base/text.h"
 #include "halftone/io/output.h"
+#include "halftone/training/apart.h"
 #include "halftone/training/train_course.h"
 #include "halftone/training/train_data.h"
 #include "halftone/training/train_page.h"
@@ -51,10 +52,17 @@ class TrainRun {
         events_(processes_.is_first() ? events : silent_),
         checkpoints_(options.output, options.keep, options.resume) {
     options_.rules.targets = patterns_of(options.targets);
+    if (processes_.size() > 1) {  // whichever of them is interrupted, all are
+      options_.model.cancelled = [this, own = options.model.cancelled] {
+        return processes_.stopping(own && own());
+      };
+      options_.stop = [this, own = options.stop] { return processes_.stopping(own && own()); };
+    }
   }
 
   TrainResult run() {
     check();
+    if (options_.resume) checkpoints_.wait_for_others(options_.stop);
     const Dataset data = find_data("data", options_.data, options_.captions);
     const Dataset prior =
         options_.prior.empty() ? Dataset{} : find_data("prior", options_.prior, options_.captions);
@@ -267,28 +275,34 @@ class TrainRun {
     loaded_.pipeline = loaded_.make_pipeline(trainer_->arena());
   }
 
-  void write_result(const fs::path& path) const {
+  // What is trained, as it is now, and how it is written. On a device it is fetched here.
+  using WriteFn = std::function<void(const fs::path&)>;
+  WriteFn result_writer() const {
     const Metadata metadata = result_metadata(options_, source_, result_.curve.size());
     if (adapts()) {
-      write_lora(path, trainer_->adapters(), options_.naming, options_.stored, metadata);
-    } else {
-      write_weights(path, *loaded_.model, trainer_->weights(), options_.stored, metadata);
+      return [this, metadata, lora = trainer_->adapters()](const fs::path& path) {
+        write_lora(path, lora, options_.naming, options_.stored, metadata);
+      };
     }
+    return [this, metadata, weights = trainer_->weights()](const fs::path& path) {
+      write_weights(path, *loaded_.model, weights, options_.stored, metadata);
+    };
   }
 
-  std::string save() {
+  std::string save(bool in_haste = false) {
     if (!processes_.is_first()) return {};
     const TrainedSoFar so_far{trainer_->state(), result_.curve, result_.held_out};
-    const std::string path =
-        checkpoints_
-            .save(so_far, record(),
-                  [&](const fs::path& folder) {
-                    write_result(folder / (adapts() ? "adapter.safetensors" : "model.safetensors"));
-                  })
-            .string();
+    const WriteFn write = result_writer();
+    const fs::path path = checkpoints_.path_of(so_far.state.step);
+    const auto save = [&] {
+      checkpoints_.save(so_far, record(), [&](const fs::path& folder) {
+        write(folder / (adapts() ? "adapter.safetensors" : "model.safetensors"));
+      });
+    };
+    in_haste ? run_apart(save) : save();
     saved_ = so_far.state.step;
-    events_(CheckpointSaved{so_far.state.step, path});
-    return path;
+    events_(CheckpointSaved{so_far.state.step, path.string()});
+    return path.string();
   }
 
   void loop() {
@@ -311,7 +325,6 @@ class TrainRun {
         // If one stops, all do.
         const bool stop = options_.stop && options_.stop() && !trainer_->done();
         if (processes_.sum(stop ? 1.0 : 0.0, options_.stop) > 0) {
-          processes_.leave();
           throw Error(ErrorCode::kCancelled, "", "interrupted");
         }
       }
@@ -342,7 +355,7 @@ class TrainRun {
     }
     std::string path;
     try {
-      path = save();
+      path = save(error.code() == ErrorCode::kCancelled && was_started_by_mpirun());
     } catch (const Error& second) {
       throw Error(error.code(), error.where(), "{}; and it could not be saved: {}{}",
                   error.message(), second.what(), last);
@@ -359,7 +372,7 @@ class TrainRun {
 
   void write_all() {
     try {
-      write_result(options_.output);
+      result_writer()(options_.output);
     } catch (const Error& error) {
       end_early(error);
     }

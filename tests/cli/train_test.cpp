@@ -1,4 +1,5 @@
 // halftone train as a user runs it, and as it is killed.
+#include <chrono>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -237,14 +238,14 @@ class CliTrainTogether : public CliTrain {
   }
 };
 
-void kill_one_child_of(pid_t parent) {
+void kill_one_child_of(pid_t parent, int signal) {
   std::istringstream children(test::read_file("/proc/" + std::to_string(parent) + "/task/" +
                                               std::to_string(parent) + "/children"));
   pid_t child = 0;
   while (children >> child) {
   }
   ASSERT_GT(child, 0);
-  ::kill(child, SIGKILL);
+  ::kill(child, signal);
 }
 
 std::vector<int> steps_of(const fs::path& checkpoints) {
@@ -310,7 +311,7 @@ TEST_F(CliTrainTogether, OneThatDiesEndsTheOthersAndTheRunGoesOn) {
     ::usleep(100000);
   }
   ASSERT_TRUE(fs::exists(path("out.checkpoints/step-000005")));
-  kill_one_child_of(launcher);
+  kill_one_child_of(launcher, SIGKILL);
   const Result ended = finished(launcher);
   EXPECT_NE(ended.code, 0);
   std::vector<std::string> again = arguments("out.safetensors", {"--batch", "2", "--resume"});
@@ -319,6 +320,44 @@ TEST_F(CliTrainTogether, OneThatDiesEndsTheOthersAndTheRunGoesOn) {
   const Result resumed = run(again);  // by one process, with the same batch
   ASSERT_EQ(resumed.code, 0) << resumed.err;
   EXPECT_THAT(resumed.out, HasSubstr("resumed from step " + std::to_string(last)));
+}
+
+// Whoever is told first, mpirun or one of the processes: all stop in the middle of a step, and what
+// they have done is saved.
+TEST_F(CliTrainTogether, OneThatIsInterruptedStopsAllOfThem) {
+  for (const bool one_alone : {false, true}) {
+    SCOPED_TRACE(one_alone);
+    auto two = arguments("out.safetensors", {"--batch", "4", "--steps", "100000", "--threads", "1",
+                                             "--events", path("events.jsonl")});
+    const pid_t launcher = begin(2, two);
+    const auto running = [&] {
+      return test::read_file(path("events.jsonl")).find("\"step\":3") != std::string::npos;
+    };
+    for (int i = 0; i < 600 && !(fs::exists(path("events.jsonl")) && running()); ++i) {
+      ::usleep(50000);
+    }
+    const auto start = std::chrono::steady_clock::now();
+    if (one_alone) {
+      kill_one_child_of(launcher, SIGINT);
+    } else {
+      ::kill(launcher, SIGINT);
+    }
+    const Result ended = finished(launcher);
+    EXPECT_NE(ended.code, 0);
+    EXPECT_LT(std::chrono::steady_clock::now() - start,
+              std::chrono::seconds(15));  // in any weather
+    for (int i = 0; i < 100 && !fs::exists(path("out.checkpoints")); ++i) ::usleep(50000);
+    ASSERT_TRUE(fs::exists(path("out.checkpoints"))) << ended.err;
+    const std::vector<int> saved = steps_of(path("out.checkpoints"));
+    ASSERT_FALSE(saved.empty()) << ended.err;
+    EXPECT_GE(saved[0], 3);
+    auto again = arguments("out.safetensors", {"--batch", "8", "--resume", "--threads", "1"});
+    again.insert(again.end(), {"--steps", std::to_string(saved[0] + 1)});
+    const Result resumed = run(again);
+    EXPECT_EQ(resumed.code, 0) << resumed.err;
+    fs::remove_all(path("out.checkpoints"));
+    fs::remove(path("events.jsonl"));
+  }
 }
 #endif
 
