@@ -85,6 +85,16 @@ void Parameters::put(const Tensor& to, const Tensor& from) const {
   }
 }
 
+void Parameters::copy(const Tensor& to, const Tensor& from) const {
+  const int64_t bytes = std::min(to.byte_size(), from.byte_size());
+  std::byte* const target = const_cast<std::byte*>(to.address());
+  if (stream_.device != nullptr) {
+    stream_.device->copy(target, from.address(), bytes);
+  } else {
+    std::memcpy(target, from.address(), static_cast<size_t>(bytes));
+  }
+}
+
 Tensor Parameters::fetch(const Tensor& from) const {
   Tensor host = Tensor::empty(from.dtype(), from.shape());
   if (stream_.device != nullptr) {
@@ -158,6 +168,26 @@ void Parameters::restore(const std::map<std::string, Tensor>& state) {
     }
   }
   for (const auto& [name, tensor] : all) put(tensor, state.at(name));
+}
+
+void Parameters::show_average() {
+  if (!average_.defined()) return;
+  const DeviceGuard guard(stream_.device);
+  copy(more_, values_);
+  CopyArgs args;
+  args.rank = 1;
+  args.dims[0] = count_;
+  args.x_strides[0] = args.y_strides[0] = 1;
+  args.x = average_.address();
+  args.y = view_of(values_).data;
+  args.y_dtype = values_.dtype();
+  kernels_.copy.launch(args, stream_);
+}
+
+void Parameters::show_values() {
+  if (!average_.defined()) return;
+  const DeviceGuard guard(stream_.device);
+  copy(values_, more_);
 }
 
 void Parameters::take_gradients(const Program& program, bool add) {

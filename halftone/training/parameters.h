@@ -33,6 +33,11 @@ class Parameters {
   // lies there already is not copied, and changes with the next step.
   std::map<std::string, Tensor> averages() const;
 
+  // Puts the running mean where programs read values, if there is one, and values back. Between the
+  // two no step is made: they lie in the memory of one.
+  void show_average();
+  void show_values();
+
   // Takes the gradients of a program's last run: in place of those that are there, or beside them.
   // What the program does not use has none.
   void take_gradients(const Program& program, bool add);
@@ -58,6 +63,7 @@ class Parameters {
   Tensor fetch(const Tensor& from) const;    // a copy in the CPU's memory
   Tensor on_host(const Tensor& from) const;  // one only where it lies elsewhere
   void put(const Tensor& to, const Tensor& from) const;
+  void copy(const Tensor& to, const Tensor& from) const;  // bytes, where the model runs
   // What is remembered between steps, by the name that it has in a state.
   std::map<std::string, Tensor> buffers() const;
 

@@ -61,7 +61,8 @@ class Trainer {
 
   // Examples that no step sees.
   void hold_out(std::vector<TrainExample> examples) { held_out_ = std::move(examples); }
-  // The mean loss of these, each with noise of a few strengths that are the same in every run.
+  // The mean loss of these, each with noise of a few strengths that are the same in every run: of
+  // the running mean where there is one, which is the result.
   double held_out_loss();
   // Of every adapter or weight: the cosine between the gradient as this run computes it and as it
   // is where base and gradients are in high precision, for a batch that no run trains on.
@@ -111,6 +112,7 @@ class Trainer {
   double run(TrainPrograms::Entry& entry, const std::vector<Row>& rows, const Drawn& drawn);
   TrainPrograms::Entry& program_for(TrainPass pass, const std::vector<Row>& rows);
   std::vector<std::vector<Row>> held_out_batches() const;
+  TrainPass compared_pass() const;
   double rate() const;
   std::map<std::string, Tensor> initial_adapters();
   std::map<std::string, Tensor> initial_weights() const;

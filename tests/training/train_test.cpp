@@ -161,6 +161,31 @@ TEST_P(Train, HeldOutPicturesAreMeasuredAndChangeNothing) {
   }
 }
 
+// The mean is what is written, so its loss is what is told: that of the file, before any step.
+TEST_P(Train, HeldOutLossesAreThoseOfTheMeanThatIsWritten) {
+  TrainOptions o = options("plain.safetensors");
+  o.rules.mode = TrainMode::kFull;
+  o.rules.average = 0.9;
+  o.stored = DType::kF32;
+  run(o);
+  for (const bool small : {false, true}) {
+    o.rules.small_weights = small;
+    o.output = dir_ / (small ? "small.safetensors" : "mean.safetensors");
+    o.held_out.data = dir_ / "data";
+    o.held_out.every = 2;
+    const double last = run(o).held_out.back().loss;
+    TrainOptions next = options("next.safetensors");
+    next.model.path = o.output.string();
+    next.model.base = (dir_ / "model").string();
+    next.held_out.data = dir_ / "data";
+    next.rules.steps = 1;
+    // Weights in bf16 show the mean as they would show themselves.
+    EXPECT_NEAR(run(next).held_out[0].loss, last, (small ? 5e-3 : 1e-6) * last);
+  }
+  EXPECT_EQ(read_file(dir_ / "mean.safetensors"), read_file(dir_ / "plain.safetensors"))
+      << "what is measured changes nothing";
+}
+
 // A short form of what docs/training.md measures over 500 steps: how far the loss on pictures that
 // are not trained on comes down.
 TEST_P(Train, LowPrecisionLearnsAsMuch) {
