@@ -17,6 +17,9 @@ struct TrainedSoFar {
   Trainer::State state;
   std::vector<TrainStep> curve;  // one for every step
   std::vector<HeldOutLoss> held_out;
+  std::string held_out_hash;  // of the pictures that these are of
+  std::vector<Trainer::GradientCosine> cosines;
+  std::vector<SampleMade> samples;
 };
 
 class Checkpoints {

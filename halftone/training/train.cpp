@@ -110,6 +110,18 @@ class TrainRun {
     events_(TrainWarning{line});
   }
 
+  void fall_back(const std::string& line) {
+    if (options_.model.strict) throw Error(ErrorCode::kFallback, "strict", "{}", line);
+    warn(line);
+  }
+  // On a device some show only while it runs.
+  void check_fallbacks() const {
+    if (!options_.model.strict) return;
+    for (const std::string& line : run_fallbacks(loaded_)) {
+      throw Error(ErrorCode::kFallback, "strict", "{}", line);
+    }
+  }
+
   void prepare(const Dataset& data, const Dataset& prior, const Dataset& held_out) {
     TrainData made = prepare_data(options_, loaded_, data, prior, held_out, listener_);
     result_.pictures = made.pictures;
@@ -120,6 +132,7 @@ class TrainRun {
     examples_ = std::move(made.examples);
     held_out_ = std::move(made.held_out);
     result_.held_out_pictures = held_out_.size();
+    held_out_hash_ = std::move(made.held_out_hash);
     no_caption_ = std::move(made.no_caption);
     if (processes_.is_first()) samples_ = std::move(made.samples);
   }
@@ -142,7 +155,7 @@ class TrainRun {
     check_memory(loaded_, memory, options_.max_memory);
     check_room(options_, loaded_, *trainer_);
     result_.planned_bytes = memory.peak();
-    for (const std::string& note : trainer_->notes()) warn(note);
+    for (const std::string& note : trainer_->notes()) fall_back(note);
     TrainModelLoaded& said = result_.model;
     said.path = loaded_.path;
     said.family = std::string(loaded_.model->family().name);
@@ -172,10 +185,24 @@ class TrainRun {
   void choose_backward() {
     const Choice choice = result_.model.backward = chosen_backward(options_, loaded_);
     if (options_.rules.fp8_gradients && choice.used != "fp8") {
-      warn(fmt::format("backward: fp8 is for a base in 8 or 4 bits; {}, and so are gradients",
-                       choice.why));
+      fall_back(fmt::format("backward: fp8 is for a base in 8 or 4 bits; {}, and so are gradients",
+                            choice.why));
+      if (options_.rules.fp8_weight_gradients) {
+        fall_back(fmt::format("weight-gradient: fp8 is beside gradients in fp8; these are in {}",
+                              choice.used));
+      }
     }
     source_.gradients = choice.used;
+  }
+
+  void check_sample_size() const {
+    const SampleOptions& samples = options_.samples;
+    if (samples.every == 0 || samples.width == 0) return;
+    try {
+      loaded_.model->latent_shape(samples.width, samples.height);
+    } catch (const Error& error) {
+      throw Error(error.code(), "sample-size", "{}", error.message());
+    }
   }
 
   // What can be known before pictures are encoded, which may take long.
@@ -184,6 +211,11 @@ class TrainRun {
     source_.family = std::string(loaded_.model->family().name);
     source_.precision = loaded_.precision.used;
     choose_backward();
+    if (options_.rules.warmup > options_.rules.steps) {
+      warn(fmt::format("warmup: is {} of {} steps, and the learning rate never at its highest",
+                       options_.rules.warmup, options_.rules.steps));
+    }
+    check_sample_size();
     check_targets(options_.rules);
     for (const std::string& target : options_.targets) {  // each of them, too
       TrainRules alone = options_.rules;
@@ -226,8 +258,8 @@ class TrainRun {
         TrainedSoFar so_far = Checkpoints::load(checkpoint.folder, record());
         trainer_->restore(so_far.state);
         result_.curve = std::move(so_far.curve);
-        result_.held_out = std::move(so_far.held_out);
         result_.resumed_from = saved_ = so_far.state.step;
+        take_over(std::move(so_far));
         if (!damaged.empty()) {
           warn(fmt::format("{}; step {} is gone on from", damaged, result_.resumed_from));
         }
@@ -246,6 +278,20 @@ class TrainRun {
                      printable(checkpoints_.folder().string())));
   }
 
+  // What was told before.
+  void take_over(TrainedSoFar so_far) {
+    result_.cosines = std::move(so_far.cosines);
+    result_.samples = std::move(so_far.samples);
+    if (so_far.held_out.empty() || so_far.held_out_hash == held_out_hash_) {
+      result_.held_out = std::move(so_far.held_out);
+    } else {
+      warn(fmt::format(
+          "held-out: what the loss was measured on before step {} is something else; {}",
+          result_.resumed_from,
+          held_out_hash_.empty() ? "its curve ends" : "its curve begins anew"));
+    }
+  }
+
   bool adapts() const { return options_.rules.mode == TrainMode::kLora; }
   void check_targets(const TrainRules& rules) const {
     if (adapts()) {
@@ -256,6 +302,11 @@ class TrainRun {
   }
 
   void make_samples(int64_t step) {
+    if (!samples_ || (step % options_.samples.every != 0 && !trainer_->done())) return;
+    const auto is_of_step = [&](const SampleMade& made) { return made.step == step; };
+    const auto there = std::ranges::count_if(result_.samples, is_of_step);
+    if (there == static_cast<std::ptrdiff_t>(samples_->count())) return;
+    std::erase_if(result_.samples, is_of_step);
     const auto tell = [&](const SampleMade& made) {
       result_.samples.push_back(made);
       events_(made);
@@ -291,7 +342,8 @@ class TrainRun {
 
   std::string save(bool in_haste = false) {
     if (!processes_.is_first()) return {};
-    const TrainedSoFar so_far{trainer_->state(), result_.curve, result_.held_out};
+    const TrainedSoFar so_far{trainer_->state(), result_.curve,   result_.held_out,
+                              held_out_hash_,    result_.cosines, result_.samples};
     const WriteFn write = result_writer();
     const fs::path path = checkpoints_.path_of(so_far.state.step);
     const auto save = [&] {
@@ -309,19 +361,17 @@ class TrainRun {
     const auto start = Clock::now();
     TrainCourse course(options_, loaded_, *trainer_, result_, listener_);
     try {
-      if (!trainer_->done() && result_.curve.empty()) {
-        if (samples_) make_samples(0);
-        course.measure(0);
-      }
+      // What a run that goes on was interrupted in is made up for.
+      course.measure(result_.resumed_from);
+      make_samples(result_.resumed_from);
       while (!trainer_->done()) {
         const auto before = Clock::now();
         const TrainStep made = trainer_->step();
         course.add(made, seconds_since(before));
         course.measure(made.step);
         if (options_.save_every > 0 && made.step % options_.save_every == 0) save();
-        if (samples_ && (made.step % options_.samples.every == 0 || trainer_->done())) {
-          make_samples(made.step);
-        }
+        make_samples(made.step);
+        check_fallbacks();
         // If one stops, all do.
         const bool stop = options_.stop && options_.stop() && !trainer_->done();
         if (processes_.sum(stop ? 1.0 : 0.0, options_.stop) > 0) {
@@ -407,6 +457,7 @@ class TrainRun {
   Condition no_caption_;
   std::optional<TrainSamples> samples_;
   TrainSource source_;
+  std::string held_out_hash_;  // of what is held out; empty: nothing is
   std::unique_ptr<Trainer> trainer_;
   TrainResult result_;
   int64_t saved_ = 0;  // the step of the last checkpoint

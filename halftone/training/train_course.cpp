@@ -43,7 +43,9 @@ int64_t TrainCourse::held_out_every() const {
 
 void TrainCourse::measure_held_out(int64_t step) {
   if (result_.held_out_pictures == 0) return;
-  if (step % held_out_every() != 0 && !trainer_.done()) return;
+  const std::vector<HeldOutLoss>& before = result_.held_out;
+  const bool is_due = before.empty() || step % held_out_every() == 0 || trainer_.done();
+  if (!is_due || (!before.empty() && before.back().step >= step)) return;
   result_.held_out.push_back({step, trainer_.held_out_loss()});
   listener_.events(result_.held_out.back());
 }

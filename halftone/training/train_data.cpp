@@ -56,6 +56,20 @@ void tell_oddities(const TrainData& made, int64_t enlarged, int64_t batch,
   }
 }
 
+// A loss on what is learned by heart says nothing.
+void tell_shared(const std::map<std::string, std::string>& held_out,
+                 const std::map<std::string, std::string>& trained, const TrainListener& listener) {
+  size_t count = 0;
+  std::string first;
+  for (const auto& [hash, picture] : held_out) {
+    if (!trained.contains(hash)) continue;
+    if (count++ == 0 || natural_less(picture, first)) first = picture;
+  }
+  if (count == 0) return;
+  listener.warn(fmt::format("held-out: {} of {} pictures are trained on, too; the first: {}", count,
+                            held_out.size(), printable(first)));
+}
+
 }  // namespace
 
 fs::path beside(const fs::path& output, const char* extension) {
@@ -106,7 +120,9 @@ TrainData prepare_data(const TrainOptions& options, LoadedModel& loaded, const D
     apart.add(held_out, 1, tell);
     PreparedExamples kept = apart.finish();
     if (kept.examples.empty()) refuse_data("held-out", options.held_out.data, kept.skipped);
+    tell_shared(kept.files, prepared.files, listener);
     made.held_out = std::move(kept.examples);
+    made.held_out_hash = std::move(kept.hash);
     made.skipped.insert(made.skipped.end(), kept.skipped.begin(), kept.skipped.end());
   }
   tell_oddities(made, prepared.enlarged, options.rules.batch, listener);

@@ -16,8 +16,9 @@ struct TrainData {
   size_t pictures = 0, priors = 0;
   std::vector<SkippedFile> skipped;
   std::map<std::string, int64_t> sizes;  // pictures of each
-  std::string hash;                      // of all of it
-  std::optional<TrainSamples> samples;   // where some are made on the way
+  std::string hash;                      // of all of it but what is held out
+  std::string held_out_hash;
+  std::optional<TrainSamples> samples;  // where some are made on the way
 };
 
 // Where what happens is told.
