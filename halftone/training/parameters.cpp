@@ -140,6 +140,16 @@ std::map<std::string, Tensor> Parameters::gradients() const {
   return slices(fetch(gradients_));
 }
 
+void Parameters::set_gradients_aside() {
+  const DeviceGuard guard(stream_.device);
+  copy(more_, gradients_);
+}
+
+Parameters::GradientPair Parameters::gradient_pair() const {
+  const DeviceGuard guard(stream_.device);
+  return {slices(on_host(more_)), slices(on_host(gradients_))};
+}
+
 std::map<std::string, Tensor> Parameters::buffers() const {
   std::map<std::string, Tensor> all = {{"values", values_}, {"first", first_}, {"second", second_}};
   if (first_scales_.defined()) {

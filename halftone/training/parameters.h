@@ -43,6 +43,14 @@ class Parameters {
   void take_gradients(const Program& program, bool add);
   std::map<std::string, Tensor> gradients() const;  // copies in the CPU's memory
 
+  // Two sets of them: those that are there are set aside until others are taken and stand beside
+  // them. In the CPU's memory nothing is copied; no step is made before both were looked at.
+  void set_gradients_aside();
+  struct GradientPair {
+    std::map<std::string, Tensor> aside, now;
+  };
+  GradientPair gradient_pair() const;
+
   // Over all processes.
   void sum_gradients(Collective& processes, const Collective::Stop& stop);
   double gradient_norm();  // of all of them together

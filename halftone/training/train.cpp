@@ -145,8 +145,7 @@ class TrainRun {
     trainer_ = std::make_unique<Trainer>(model, std::move(examples_), options_.rules,
                                          std::move(no_caption_), &processes_, loaded_.cancelled);
     trainer_->hold_out(std::move(held_out_));
-    loaded_.pipeline = loaded_.make_pipeline(trainer_->arena());
-    if (samples_) samples_->tell(*loaded_.pipeline);
+    renew_pipeline();
   }
 
   void plan() {
@@ -313,17 +312,28 @@ class TrainRun {
     };
     if (adapts()) {
       samples_->make(loaded_, trainer_->adapters(), source_.model_hash, step, tell);
+      renew_pipeline();  // the programs of one adapter are of no use to the next
       return;
     }
     // As they will be stored.
     const Weights weights = stored_weights(trainer_->weights(), options_.stored);
     const std::shared_ptr<const Model> model = loaded_.model;
     loaded_.model = model->with_weights(weights);
-    loaded_.pipeline = loaded_.make_pipeline(trainer_->arena());
-    samples_->tell(*loaded_.pipeline);
+    renew_pipeline();
     samples_->make(loaded_, source_.model_hash, step, tell);
     loaded_.model = model;
+    renew_pipeline();
+  }
+
+  // Says first what the one before has had to say.
+  void renew_pipeline() {
+    if (loaded_.pipeline != nullptr) {
+      for (const std::string& note : loaded_.pipeline->notes()) {
+        if (std::ranges::count(result_.notes, note) == 0) fall_back(note);
+      }
+    }
     loaded_.pipeline = loaded_.make_pipeline(trainer_->arena());
+    if (samples_) samples_->tell(*loaded_.pipeline);
   }
 
   // What is trained, as it is now, and how it is written. On a device it is fetched here.
@@ -371,6 +381,7 @@ class TrainRun {
         course.measure(made.step);
         if (options_.save_every > 0 && made.step % options_.save_every == 0) save();
         make_samples(made.step);
+        course.measure_memory();
         check_fallbacks();
         // If one stops, all do.
         const bool stop = options_.stop && options_.stop() && !trainer_->done();

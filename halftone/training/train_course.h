@@ -20,12 +20,12 @@ class TrainCourse {
   void add(const TrainStep& made, double seconds);
   // What is due after this step, 0 being before the first, and is not in the result yet.
   void measure(int64_t step);
+  void measure_memory();
 
  private:
   int64_t held_out_every() const;
   void measure_held_out(int64_t step);
   void check_gradients(int64_t step);
-  void measure_memory();
   void report(const TrainStep& made);
   void watch_loss();
 

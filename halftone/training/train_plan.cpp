@@ -18,18 +18,22 @@ int64_t stored_bytes(const TrainOptions& options) { return options.stored == DTy
 ModelMemory plan_run(const TrainOptions& options, const LoadedModel& loaded, Trainer& trainer,
                      const TrainSamples* samples) {
   ModelMemory memory = trainer.plan();
+  const int64_t there = memory.owned_weights;
   if (samples != nullptr) {
     const ModelMemory sampled = samples->plan(loaded);
-    memory.arena = std::max(memory.arena, sampled.arena);
-    memory.workspace = std::max(memory.workspace, sampled.workspace);
-    memory.borders = std::max(memory.borders, sampled.borders);
-    if (options.rules.mode != TrainMode::kLora) {  // as sampled
-      memory.owned_weights += trainer.parameters() * stored_bytes(options);
+    if (sampled.arena + sampled.workspace > memory.arena + memory.workspace) {
+      memory.arena = sampled.arena;
+      memory.workspace = sampled.workspace;
     }
+    memory.borders += sampled.borders;
+    // As sampled: adapters are read from a file in F32.
+    memory.owned_weights +=
+        trainer.parameters() * (options.rules.mode == TrainMode::kLora ? 4 : stored_bytes(options));
   }
   if (loaded.context == nullptr) {
+    give_back_freed_memory();
     constexpr int64_t kLibraries = 5 << 19;  // oneDNN's generated code and the like, as measured
-    memory.process = std::max<int64_t>(0, anonymous_memory() - memory.owned_weights) + kLibraries;
+    memory.process = std::max<int64_t>(0, anonymous_memory() - there) + kLibraries;
   }
   return memory;
 }

@@ -43,6 +43,14 @@ bool is_target(const TrainRules& rules, const std::string& weight) {
               what);
 }
 
+int64_t input_bytes(const Graph& graph) {
+  int64_t sum = 0;
+  for (const auto& [name, value] : graph.inputs()) {
+    sum += value.shape().checked_bytes(value.dtype()).value();
+  }
+  return sum;
+}
+
 int64_t text_tokens(const Condition& condition) { return condition.at("text").shape()[0]; }
 
 }  // namespace
@@ -188,10 +196,13 @@ ModelMemory Trainer::plan() {
     for (const Program* program : {entry.program.get(), entry.teacher.get()}) {
       if (program == nullptr) continue;
       const MemoryUse& use = program->memory();
-      memory.arena = std::max(memory.arena, use.arena);
-      memory.workspace = std::max(memory.workspace, use.workspace);
-      memory.borders =
-          on_device ? memory.borders + use.resident : std::max(memory.borders, use.borders);
+      if (use.arena + use.workspace > memory.arena + memory.workspace) {
+        memory.arena = use.arena;
+        memory.workspace = use.workspace;
+      }
+      // Programs hold what they were given last. What they give is copied out of the arena, but for
+      // the loss.
+      memory.borders += on_device ? use.resident : input_bytes(program->graph());
     }
   };
   for (auto& [name, rows] : largest) {

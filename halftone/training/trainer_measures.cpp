@@ -78,22 +78,22 @@ TrainPass Trainer::compared_pass() const {
 
 std::vector<Trainer::GradientCosine> Trainer::gradient_cosines() {
   const std::vector<Row> rows = first_rows();
-  std::map<std::string, Tensor> gradients[2];
   for (const TrainPass pass : {compared_pass(), TrainPass::kReference}) {
     TrainPrograms::Entry& entry = program_for(pass, rows);
     run(entry, rows, kSameInEveryRun);
+    if (pass == TrainPass::kReference) parameters_->set_gradients_aside();
     parameters_->take_gradients(*entry.program, false);
-    gradients[pass == TrainPass::kReference] = parameters_->gradients();
   }
+  const auto [used, reference] = parameters_->gradient_pair();
   // An adapter's two matrices as one.
   std::map<std::string, std::array<double, 3>> products;
-  for (const auto& [name, used] : gradients[0]) {
+  for (const auto& [name, gradient] : used) {
     std::string weight = name;
     for (const std::string& site : sites_.weights) {
       if (name == lora_down_name(site) || name == lora_up_name(site)) weight = site;
     }
     std::array<double, 3>& sums = products[weight];
-    const auto a = used.as<float>(), b = gradients[1].at(name).as<float>();
+    const auto a = gradient.as<float>(), b = reference.at(name).as<float>();
     for (size_t i = 0; i < a.size(); ++i) {
       sums[0] += static_cast<double>(a[i]) * b[i];
       sums[1] += static_cast<double>(a[i]) * a[i];

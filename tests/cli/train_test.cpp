@@ -8,6 +8,7 @@
 #include "halftone/io/safetensors_file.h"
 #include "halftone/tensor/float_values.h"
 #include "tests/cli/process.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/tiny_zimage.h"
 
 namespace halftone {
@@ -246,6 +247,46 @@ TEST_F(CliTrain, TheWholeModelIsTrainedWrittenAndRun) {
                   1, "high precision");
 }
 
+// Of the model that ships, whose size leaves little to what is not planned.
+std::vector<std::string> memory_arguments(const std::string& data, const std::string& output,
+                                          int steps, std::initializer_list<std::string> more) {
+  std::vector<std::string> all = {"train", "--data",    data, "-o",       output, "--resolution",
+                                  "128",   "--threads", "2",  "--events", "-"};
+  all.insert(all.end(), {"--steps", std::to_string(steps)});
+  all.insert(all.end(), more);
+  return all;
+}
+void expect_planned_memory(const std::vector<json>& events) {
+  int64_t planned = 0, measured = 0;
+  for (const json& event : events) {
+    if (event["event"] == "model_loaded") planned = event["planned_bytes"];
+    if (event["event"] == "progress") measured = std::max<int64_t>(measured, event["peak_bytes"]);
+  }
+  EXPECT_GT(planned, 100 << 20);
+  EXPECT_NEAR(static_cast<double>(measured) / static_cast<double>(planned), 1, 0.05)
+      << measured << " of " << planned;
+}
+
+// Within 5%: nothing that is trained is copied to be written, summed or begun, and what is kept is
+// counted.
+TEST_F(CliTrain, MemoryIsWhatWasPlanned) {
+  HT_SKIP_WHERE_SANITIZED();
+  const std::initializer_list<std::string> points[] = {
+      {"--rank", "256", "--batch", "2", "--save-every", "1"},
+      {"--mode", "full", "--save-every", "1", "--ema", "0.9"},
+      {"--mode", "full", "--resume", "--save-every", "1", "--ema", "0.9"},
+      {"--mode", "full", "--weights", "bf16", "--optimizer", "adamw8bit", "--batch", "2"},
+      {"--mode", "qat", "--precision", "mxfp8", "--check-gradients", "--save-every", "1"}};
+  int steps = 2;
+  for (const auto& point : points) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(point, " ")));
+    const Result result =
+        run(memory_arguments(path("data"), path("out.safetensors"), ++steps, point));
+    ASSERT_EQ(result.code, 0) << result.err;
+    expect_planned_memory(events_of(result.out));
+  }
+}
+
 #if defined(HALFTONE_MPIRUN)
 // Processes on this machine alone, whoever starts them.
 class CliTrainTogether : public CliTrain {
@@ -354,6 +395,14 @@ TEST_F(CliTrainTogether, OneThatDiesEndsTheOthersAndTheRunGoesOn) {
   const Result resumed = run(again);  // by one process, with the same batch
   ASSERT_EQ(resumed.code, 0) << resumed.err;
   EXPECT_THAT(resumed.out, HasSubstr("resumed from step " + std::to_string(last)));
+}
+
+TEST_F(CliTrainTogether, MemoryIsWhatWasPlanned) {
+  HT_SKIP_WHERE_SANITIZED();
+  const Result result =
+      together(2, memory_arguments(path("data"), path("out.safetensors"), 3, {"--mode", "full"}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  expect_planned_memory(events_of(result.out));
 }
 
 // Whoever is told first, mpirun or one of the processes: all stop in the middle of a step, and what
