@@ -170,9 +170,9 @@ LoadedModel Engine::load(const ModelSpec& spec) {
     stored = choose_stored(Checkpoint::open(denoiser), backend.info, spec.threshold);
     how.quantize_activations = stored.as_stored;
   }
-  const std::string what = fmt::format("{}\n{}\n{}\n{}\n{}\n{}", spec.precision,
-                                       how.quantize_activations, loaded.compile.used,
-                                       loaded.device.used, loaded.threads, state_of(found.files));
+  const std::string what =
+      fmt::format("{}\n{}\n{}\n{}\n{}\n{}", spec.precision, how.quantize_activations,
+                  loaded.compile.used, loaded.device.used, loaded.threads, state_of(found.files));
   {
     const std::scoped_lock lock(mutex_);
     loaded.model = models_[what].lock();

@@ -41,7 +41,7 @@ struct LoadedModel {
   std::shared_ptr<DeviceContext> context;  // null on the CPU; outlives the model
   std::shared_ptr<const Model> model;
   std::unique_ptr<Pipeline> pipeline;
-  Sampling sampling;                   // the family's, and what the folder says of itself
+  Sampling sampling;  // the family's, and what the folder says of itself
   Choice precision, compile, device;
   DeviceInfo device_info;
   AdapterChoices adapters;
