@@ -33,7 +33,12 @@ void check_encoding_fits(const LoadedModel& loaded, const Dataset& data, const E
   if (loaded.context == nullptr) {
     memory.process = std::max<int64_t>(0, anonymous_memory() - memory.owned_weights);
   }
-  check_memory(loaded, memory, limit);
+  try {
+    check_memory(loaded, memory, limit);
+  } catch (const Error& error) {  // what training takes is known when everything is encoded
+    throw Error(error.code(), error.where(),
+                "{}; that is to encode pictures, and to train may take more", error.message());
+  }
 }
 
 void tell_oddities(const TrainData& made, int64_t enlarged, int64_t batch,
