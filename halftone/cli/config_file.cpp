@@ -5,6 +5,9 @@
 #include <fmt/format.h>
 #include <toml++/toml.h>
 
+#include <algorithm>
+#include <array>
+
 #include "halftone/base/error.h"
 #include "halftone/tensor/storage.h"
 
@@ -52,6 +55,17 @@ class ConfigFile {
     fail(value, "is neither a text, a number, true nor false");
   }
 
+  // A number would be taken for the name of a file. What is wrong besides, the flag itself refuses.
+  void check_kind(const CLI::Option& option, const std::string& key,
+                  const toml::node& value) const {
+    constexpr std::array kTexts = {"DIR", "DIR|FILE", "FILE", "OUT.safetensors",
+                                   "T",   "TEXT",     "WxH",  "WORDS"};
+    const std::string type = option.get_type_name();
+    const bool takes_text =
+        std::ranges::any_of(kTexts, [&](const char* text) { return type == text; });
+    if (takes_text && !value.is_string()) fail(value, fmt::format("'{}' takes a text", key));
+  }
+
   void set(std::string key, const toml::node& value) const {
     std::replace(key.begin(), key.end(), '_', '-');
     CLI::Option* option = command_.get_option_no_throw("--" + key);
@@ -60,13 +74,20 @@ class ConfigFile {
     }
     if (option->count() > 0) return;  // the command line's
     const bool is_flag = option->get_expected_max() == 0;
+    const bool takes_list = option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll;
     try {
       if (const auto* list = value.as_array()) {
-        for (const toml::node& item : *list) option->add_result(typed(item));
+        if (!takes_list) fail(value, fmt::format("'{}' takes one value, and no list", key));
+        for (const toml::node& item : *list) {
+          check_kind(*option, key, item);
+          option->add_result(typed(item));
+        }
         if (list->empty()) return;
       } else {
         if (is_flag && !value.is_boolean()) fail(value, fmt::format("'{}' is true or false", key));
         if (!is_flag && value.is_boolean()) fail(value, fmt::format("'{}' takes a value", key));
+        if (is_flag && !**value.as_boolean()) return;  // as it is
+        check_kind(*option, key, value);
         option->add_result(typed(value));
       }
       option->run_callback();

@@ -85,7 +85,7 @@ CLI::Validator precision_name(std::vector<std::string> more) {
   return CLI::IsMember(std::move(more));
 }
 
-std::pair<int64_t, int64_t> parse_size(const std::string& text) {
+std::pair<int64_t, int64_t> parse_size(const std::string& text, const char* flag) {
   const size_t x = text.find('x');
   uint32_t width = 0, height = 0;
   const std::string_view all = text;
@@ -93,7 +93,7 @@ std::pair<int64_t, int64_t> parse_size(const std::string& text) {
   if (x == std::string::npos || !is_whole_number(all.substr(0, x), width) ||
       !is_whole_number(all.substr(x + 1), height) || width < 1 || width > kMost || height < 1 ||
       height > kMost) {
-    throw Error(ErrorCode::kUsage, "--size", "'{}' is not WIDTHxHEIGHT in pixels, up to {}",
+    throw Error(ErrorCode::kUsage, flag, "'{}' is not WIDTHxHEIGHT in pixels, up to {}",
                 printable(text), kMost);
   }
   return {width, height};

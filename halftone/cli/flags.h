@@ -19,7 +19,8 @@ CLI::Validator device_name();  // auto, cpu or cuda[:N]
 // Precisions that a model can be run in, and `more`.
 CLI::Validator precision_name(std::vector<std::string> more = {});
 
-std::pair<int64_t, int64_t> parse_size(const std::string& text);  // "640x480"
+// "640x480"
+std::pair<int64_t, int64_t> parse_size(const std::string& text, const char* flag = "--size");
 // "2G", "512MiB" or a number of bytes; an Error that names the flag otherwise.
 int64_t parse_bytes(const std::string& text, const char* flag);
 

@@ -42,7 +42,7 @@ class EventLog {
     if (std::fwrite(line.data(), 1, line.size(), file_) == line.size() && std::fflush(file_) == 0) {
       return;
     }
-    if (!lost_ && file_ != stdout) {
+    if (!lost_) {
       print_note("halftone train: --events: {}; some are lost\n", std::strerror(errno));
     }
     lost_ = true;

@@ -301,6 +301,10 @@ void add_train_options(CLI::App& command, TrainFlags& o) {
 }
 
 void check_train_mode(const CLI::App& command, TrainFlags& o) {
+  if (o.train.samples.every == 0) {
+    refuse_given(command, {"--sample-prompt", "--sample-size", "--sample-steps", "--sample-seed"},
+                 "does nothing without --sample-every");
+  }
   if (o.mode != "qat") refuse_given(command, {"--teacher"}, "is for --mode qat");
   if (o.mode == "lora") {
     refuse_given(command, {"--weights", "--weight-gradient"}, "is for --mode full or qat");
@@ -339,16 +343,14 @@ TrainOptions train_options(const TrainFlags& flags, const Context& context) {
     options.max_memory = parse_bytes(flags.model.max_memory, "--max-memory");
   }
   if (!flags.sample_size.empty()) {
-    std::tie(options.samples.width, options.samples.height) = parse_size(flags.sample_size);
+    std::tie(options.samples.width, options.samples.height) =
+        parse_size(flags.sample_size, "--sample-size");
   }
   if (flags.prior.empty() && flags.train.prior_weight != 1) {
     throw Error(ErrorCode::kUsage, "--prior-weight", "does nothing without --prior");
   }
   if (flags.held_out.empty() && flags.train.held_out.every > 0) {
     throw Error(ErrorCode::kUsage, "--held-out-every", "does nothing without --held-out");
-  }
-  if (flags.train.samples.every == 0 && !flags.train.samples.prompts.empty()) {
-    throw Error(ErrorCode::kUsage, "--sample-prompt", "does nothing without --sample-every");
   }
   options.stop = context.interrupted;
   options.processes = flags.processes.get();

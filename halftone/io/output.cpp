@@ -265,6 +265,21 @@ void Temporary::take_place() {
   sync_folder(folder_of(target_));
 }
 
+bool is_being_written_to(const fs::path& folder) {
+  std::error_code failed;
+  bool locked = false;
+  for (auto it = fs::directory_iterator(folder, failed);
+       !failed && !locked && it != fs::directory_iterator(); it.increment(failed)) {
+    const std::string name = it->path().filename().string();
+    if (!is_temporary_of(name, name.substr(0, name.find(kMark)))) continue;
+    const int fd = ::open(it->path().c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) continue;
+    locked = !try_lock(fd);
+    ::close(fd);
+  }
+  return locked;
+}
+
 OutputFile::OutputFile(const fs::path& path, Access access) : name_(path.string()) {
   if (path == "-" && access == Access::kSequential) {
     name_ = "standard output";

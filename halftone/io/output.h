@@ -51,6 +51,9 @@ class Temporary {
   int fd_ = -1;
 };
 
+// Whether anyone is writing something into this folder, which need not be there.
+bool is_being_written_to(const std::filesystem::path& folder);
+
 class OutputFile {
  public:
   enum class Access { kSequential, kRandom };

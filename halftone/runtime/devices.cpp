@@ -1,6 +1,7 @@
 #include "halftone/runtime/devices.h"
 
 #include <dlfcn.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <array>
@@ -119,6 +120,8 @@ int64_t anonymous_memory() {
   }
   return 0;
 }
+
+void give_back_freed_memory() { ::malloc_trim(0); }
 
 std::vector<std::string> backends() {
   if (has_cuda()) return {"cpu", "cuda"};

@@ -32,6 +32,8 @@ DeviceInfo cpu_device();
 int64_t available_memory();
 // Memory of this process that is not a file's, in bytes.
 int64_t anonymous_memory();
+// To the system, what this process no longer uses: it would be taken for memory in use.
+void give_back_freed_memory();
 
 // Backends that this build can run on.
 std::vector<std::string> backends();

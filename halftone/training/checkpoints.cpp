@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
+#include <thread>
 
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
@@ -18,6 +20,7 @@ using nlohmann::ordered_json;
 
 constexpr const char* kRun = "halftone.run";
 constexpr const char* kPosition = "halftone.position";
+constexpr const char* kTold = "halftone.told";
 constexpr const char* kCurve = "curve";
 constexpr const char* kHeldOut = "held_out";
 constexpr const char* kPrefix = "step-";
@@ -76,6 +79,32 @@ std::vector<HeldOutLoss> unpack_held_out(const Tensor& packed, const std::string
   return losses;
 }
 
+// What was told so far, so that a run that goes on tells the same.
+json told_json(const TrainedSoFar& run) {
+  json told = {
+      {"held_out", run.held_out_hash}, {"cosines", json::array()}, {"samples", json::array()}};
+  for (const auto& [weight, cosine] : run.cosines) told["cosines"].push_back({weight, cosine});
+  for (const SampleMade& sample : run.samples) {
+    told["samples"].push_back({sample.step, sample.path, sample.prompt});
+  }
+  return told;
+}
+
+void read_told(const json& told, const std::string& where, TrainedSoFar& run) {
+  try {
+    run.held_out_hash = told.at("held_out").get<std::string>();
+    for (const json& of : told.at("cosines")) {
+      run.cosines.push_back({of.at(0).get<std::string>(), of.at(1).get<double>()});
+    }
+    for (const json& of : told.at("samples")) {
+      run.samples.push_back(
+          {of.at(0).get<int64_t>(), of.at(1).get<std::string>(), of.at(2).get<std::string>()});
+    }
+  } catch (const json::exception&) {
+    throw Error(ErrorCode::kInvalidInput, where, "its '{}' is none", kTold);
+  }
+}
+
 }  // namespace
 
 Checkpoints::Checkpoints(const fs::path& output, int64_t keep, bool go_on)
@@ -83,8 +112,19 @@ Checkpoints::Checkpoints(const fs::path& output, int64_t keep, bool go_on)
   folder_.replace_extension(".checkpoints");
 }
 
-fs::path Checkpoints::save(const TrainedSoFar& run, const ordered_json& how,
-                           const std::function<void(const fs::path&)>& write_result) {
+fs::path Checkpoints::path_of(int64_t step) const {
+  return folder_ / fmt::format("{}{:06}", kPrefix, step);
+}
+
+void Checkpoints::wait_for_others(const std::function<bool()>& stop) const {
+  while (is_being_written_to(folder_)) {
+    if (stop && stop()) throw Error(ErrorCode::kCancelled, "", "interrupted");
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+void Checkpoints::save(const TrainedSoFar& run, const ordered_json& how,
+                       const std::function<void(const fs::path&)>& write_result) {
   if (!go_on_ && !list().empty()) {
     fs::path old = folder_;
     old += ".old";
@@ -97,8 +137,7 @@ fs::path Checkpoints::save(const TrainedSoFar& run, const ordered_json& how,
   std::error_code error;
   fs::create_directories(folder_, error);
   if (error) throw Error(ErrorCode::kIo, folder_.string(), "{}", error.message());
-  const fs::path target = folder_ / fmt::format("{}{:06}", kPrefix, run.state.step);
-  OutputFolder folder(target);
+  OutputFolder folder(path_of(run.state.step));
   folder.write([&] {
     std::vector<std::pair<std::string, Tensor>> tensors(run.state.tensors.begin(),
                                                         run.state.tensors.end());
@@ -107,8 +146,11 @@ fs::path Checkpoints::save(const TrainedSoFar& run, const ordered_json& how,
     const json position = {{"step", run.state.step},
                            {"epoch", run.state.position.epoch},
                            {"left", run.state.position.left}};
-    write_resume_file(folder.staging() / kState, tensors,
-                      {{kRun, how.dump()}, {kPosition, position.dump()}});
+    write_resume_file(
+        folder.staging() / kState, tensors,
+        {{kRun, how.dump()},
+         {kPosition, position.dump()},
+         {kTold, told_json(run).dump(-1, ' ', false, json::error_handler_t::replace)}});
     write_result(folder.staging());
   });
   folder.commit({});
@@ -117,7 +159,6 @@ fs::path Checkpoints::save(const TrainedSoFar& run, const ordered_json& how,
     std::error_code ignored;  // one that cannot be removed harms no one
     fs::remove_all(all[i].folder, ignored);
   }
-  return target;
 }
 
 std::vector<Checkpoints::Found> Checkpoints::list() const {
@@ -176,6 +217,8 @@ TrainedSoFar Checkpoints::load(const fs::path& checkpoint, const ordered_json& h
                 where, run.value(key, json()).dump());
   }
   TrainedSoFar so_far;
+  if (file.metadata().contains(kTold))
+    read_told(said(kTold), where, so_far);  // older ones have none
   const auto number = [&](const char* key) {
     const json value = position.value(key, json());
     if (!value.is_number_integer() || value.get<int64_t>() < 0) {

@@ -17,6 +17,9 @@ struct TrainedSoFar {
   Trainer::State state;
   std::vector<TrainStep> curve;  // one for every step
   std::vector<HeldOutLoss> held_out;
+  std::string held_out_hash;  // of the pictures that these are of
+  std::vector<Trainer::GradientCosine> cosines;
+  std::vector<SampleMade> samples;
 };
 
 class Checkpoints {
@@ -26,10 +29,14 @@ class Checkpoints {
   Checkpoints(const std::filesystem::path& output, int64_t keep, bool go_on);
 
   const std::filesystem::path& folder() const { return folder_; }
+  std::filesystem::path path_of(int64_t step) const;
   // `how` says what the state follows from: numbers and texts by the names of options.
   // `write_result` is given the folder to write what is trained to.
-  std::filesystem::path save(const TrainedSoFar& run, const nlohmann::ordered_json& how,
-                             const std::function<void(const std::filesystem::path&)>& write_result);
+  void save(const TrainedSoFar& run, const nlohmann::ordered_json& how,
+            const std::function<void(const std::filesystem::path&)>& write_result);
+  // Until no one writes there any more: a run that was interrupted may not be done yet. `stop` is
+  // asked meanwhile, and true ends the wait with Error{kCancelled}.
+  void wait_for_others(const std::function<bool()>& stop) const;
   struct Found {
     std::filesystem::path folder;
     int64_t step = 0;

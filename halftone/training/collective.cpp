@@ -13,13 +13,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What Open MPI, and MPICH and its relatives, tell the processes that they start.
-bool was_started_among_others() {
+// What Open MPI, and MPICH and its relatives, tell the processes that they start; 0: there is none.
+int processes_of_mpirun() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
     const char* size = std::getenv(name);
-    if (size != nullptr && std::atoi(size) > 1) return true;
+    if (size != nullptr) return std::atoi(size);
   }
-  return false;
+  return 0;
 }
 
 // Beside the program, or where it is installed. MPI finds its own parts only where its symbols are
@@ -62,6 +62,7 @@ class MpiCollective : public Collective {
   void sum(std::span<double> values, const Stop& stop) override {
     add(values.data(), values.size(), true, stop);
   }
+  bool stopping(bool own) override { return left_ ? own : mpi_.stopping(own); }
   void leave() override {
     if (!left_) mpi_.leave();
     left_ = true;
@@ -87,8 +88,10 @@ class MpiCollective : public Collective {
 
 }  // namespace
 
+bool was_started_by_mpirun() { return processes_of_mpirun() > 0; }
+
 std::unique_ptr<Collective> join_processes() {
-  if (!was_started_among_others()) return std::make_unique<Collective>();
+  if (processes_of_mpirun() <= 1) return std::make_unique<Collective>();
   return std::make_unique<MpiCollective>(load_module());
 }
 

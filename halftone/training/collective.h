@@ -32,12 +32,19 @@ class Collective {
     sum({&value, 1}, stop);
     return value;
   }
+  // Whether this process or another is to stop: `own` says so of this one, and then the others are
+  // told. Asked often, between kernels, by the thread that sums.
+  virtual bool stopping(bool own) { return own; }
   // All say that they are done. One that ends without having said so ends the others.
   virtual void leave() {}
-  // Was interrupted, somewhere within a step: others that were too are waited for, for a while, so
-  // that none is ended while it saves.
+  // Stops, somewhere within a step: the others wait here until the first has saved, so that none is
+  // ended while it does; the first waits a while for them.
   virtual void give_up() {}
 };
+
+// Whether mpirun has started this process: after Ctrl-C it ends what it has started by force,
+// within about a second.
+bool was_started_by_mpirun();
 
 // Those that mpirun has started, or one alone. An Error where it has started several and this build
 // has no MPI.

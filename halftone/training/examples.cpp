@@ -62,7 +62,8 @@ ExampleMaker::Made ExampleMaker::make(const DataItem& item, float weight) {
   const PictureSize size = nearest_bucket(buckets_, picture.width, picture.height);
   Made made;
   made.size = fmt::format("{}x{}", size.width, size.height);
-  made.hash = file_hash(item.picture) + " " + made.size;
+  made.file = file_hash(item.picture);
+  made.hash = made.file + " " + made.size;
   made.enlarged = picture.width < size.width || picture.height < size.height;
   made.example.weight = weight;
   made.example.condition = text(item.caption);
@@ -88,6 +89,7 @@ void ExampleMaker::add(const Dataset& data, float weight,
       Made made = make(item, weight);
       all_ += fmt::format("{} {} {}\n", made.hash, weight, item.caption);
       ++made_.sizes[made.size];
+      made_.files.emplace(made.file, item.picture.string());
       made_.enlarged += made.enlarged ? 1 : 0;
       made_.examples.push_back(std::move(made.example));
     } catch (const Error& error) {

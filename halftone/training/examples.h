@@ -20,6 +20,7 @@ struct PreparedExamples {
   std::map<std::string, int64_t> sizes;  // pictures of each size, "64x64"
   int64_t enlarged = 0;                  // pictures that are smaller than what they are brought to
   std::string hash;                      // of pictures, captions and sizes
+  std::map<std::string, std::string> files;  // pictures by the hash of their bytes
 };
 
 class ExampleMaker {
@@ -38,7 +39,7 @@ class ExampleMaker {
  private:
   struct Made {
     TrainExample example;
-    std::string size, hash;
+    std::string size, file, hash;  // of the file, and with the size
     bool enlarged = false;
   };
   Made make(const DataItem& item, float weight);

@@ -9,6 +9,8 @@
 namespace halftone {
 namespace {
 
+constexpr const char *kDown = ".lora_A.weight", *kUp = ".lora_B.weight";
+
 Tensor stored(const Tensor& values, float scale, DType dtype) {
   Tensor out = Tensor::empty(dtype, values.shape());
   const auto from = values.as<float>();
@@ -30,16 +32,25 @@ void write_lora(const std::filesystem::path& path, const TrainedLora& lora, Lora
   constexpr std::string_view kSuffix = ".weight";
   const std::string prefix =
       naming == LoraNaming::kComfyUi ? "diffusion_model" : std::string(lora.folder);
-  std::vector<std::pair<std::string, Tensor>> tensors;
-  for (const auto& [weight, module] : lora.modules) {
+  const auto name_of_module = [&](const std::string& weight) {
     HT_ASSERT(weight.ends_with(kSuffix));
-    const std::string name = prefix + "." + weight.substr(0, weight.size() - kSuffix.size());
-    tensors.emplace_back(name + ".lora_A.weight", stored(module.down, 1, dtype));
-    tensors.emplace_back(name + ".lora_B.weight", stored(module.up, lora.strength, dtype));
+    return prefix + "." + weight.substr(0, weight.size() - kSuffix.size());
+  };
+  std::vector<TensorSpec> specs;
+  for (const auto& [weight, module] : lora.modules) {
+    const std::string name = name_of_module(weight);
+    specs.push_back({name + kDown, dtype, module.down.shape()});
+    specs.push_back({name + kUp, dtype, module.up.shape()});
   }
   Metadata all = metadata;
   all["format"] = "pt";
-  write_safetensors(path, tensors, all);
+  SafetensorsWriter writer(path, specs, all);
+  for (const auto& [weight, module] : lora.modules) {
+    const std::string name = name_of_module(weight);
+    writer.write(name + kDown, stored(module.down, 1, dtype).bytes());
+    writer.write(name + kUp, stored(module.up, lora.strength, dtype).bytes());
+  }
+  writer.finish();
 }
 
 }  // namespace halftone

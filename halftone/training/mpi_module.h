@@ -14,6 +14,8 @@ struct MpiModule {
   // Sums of float or of double. `stop` is asked while others are waited for; false where it ended
   // the wait.
   bool (*sum)(void* values, size_t count, bool doubles, bool (*stop)(const void*), const void* of);
+  // Whether any is to stop; the others are told, once, that this one is.
+  bool (*stopping)(bool own);
   void (*leave)();    // all of them do
   bool (*give_up)();  // whether all did
   void (*abort)();    // ends the others

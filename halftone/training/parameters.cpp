@@ -1,5 +1,6 @@
 #include "halftone/training/parameters.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -23,25 +24,13 @@ ConstView const_view_of(const Tensor& x) { return {x.address(), x.dtype(), x.sha
 
 Parameters::Parameters(const std::map<std::string, Tensor>& initial,
                        const ParameterOptions& options, const Kernels& kernels, Stream stream)
-    : kernels_(kernels), stream_(stream) {
+    : kernels_(kernels), stream_(stream), summing_(stream) {
   for (const auto& [name, tensor] : initial) {
-    HT_ASSERT(tensor.dtype() == DType::kF32);
     places_[name] = {count_, tensor.shape()};
     count_ += (tensor.numel() + kAlignment - 1) / kAlignment * kAlignment;
   }
-  Tensor host = Tensor::zeros(DType::kF32, {count_});
-  for (const auto& [name, tensor] : initial) {
-    const auto from = tensor.as<float>();
-    std::copy(from.begin(), from.end(), host.mutable_as<float>().begin() + places_.at(name).begin);
-  }
   const DeviceGuard guard(stream.device);
-  const auto zeros = [&](DType dtype, int64_t count) {
-    const Tensor made = allocate(dtype, count);
-    put(made, Tensor::zeros(dtype, {count}));
-    return made;
-  };
-  values_ = allocate(options.small_values ? DType::kBF16 : DType::kF32, count_);
-  put(values_, options.small_values ? as_bf16(host) : host);
+  values_ = zeros(options.small_values ? DType::kBF16 : DType::kF32, count_);
   gradients_ = zeros(DType::kF32, count_);
   const DType moments = options.small_moments ? DType::kF8E4M3 : DType::kF32;
   first_ = zeros(moments, count_);
@@ -51,11 +40,22 @@ Parameters::Parameters(const std::map<std::string, Tensor>& initial,
     first_scales_ = zeros(DType::kF32, blocks);
     second_scales_ = zeros(DType::kF32, blocks);
   }
-  if (options.average) {
-    average_ = allocate(DType::kF32, count_);
-    put(average_, host);
+  if (options.average) average_ = zeros(DType::kF32, count_);
+  // All of it is there from the beginning, so that what a run takes is known.
+  more_ = zeros(DType::kF32, count_);
+  sum_ = zeros(DType::kF32, 1);
+  const SumToArgs sum{const_view_of(more_), view_of(sum_)};
+  summing_.workspace_bytes = kernels_.sum_to.workspace(sum, stream_);
+  scratch_ = zeros(DType::kF32, summing_.workspace_bytes / 4 + 1);
+  summing_.workspace = static_cast<std::byte*>(view_of(scratch_).data);
+  // One by one: those that are stored in 16 bits are never all there in 32.
+  for (const auto& [name, tensor] : initial) {
+    HT_ASSERT(is_high_precision(tensor.dtype()));
+    const Tensor wide = as_f32(tensor);
+    put(slice(values_, name), options.small_values ? as_bf16(wide) : wide);
+    if (options.average) put(slice(average_, name), wide);
+    weights_.emplace(name, slice(values_, name));
   }
-  for (const auto& [name, place] : places_) weights_.emplace(name, slice(values_, name));
 }
 
 Tensor Parameters::allocate(DType dtype, int64_t count) const {
@@ -65,12 +65,33 @@ Tensor Parameters::allocate(DType dtype, int64_t count) const {
   return {memory, 0, dtype, {count}};
 }
 
+Tensor Parameters::zeros(DType dtype, int64_t count) const {
+  const Tensor made = allocate(dtype, count);
+  constexpr int64_t kPiece = 1 << 20;
+  const Tensor nothing = Tensor::zeros(dtype, {std::min(count, kPiece)});
+  for (int64_t begin = 0; begin < count; begin += kPiece) {
+    const int64_t end = std::min(count, begin + kPiece);
+    put(made.rows(begin, end), nothing.rows(0, end - begin));
+  }
+  return made;
+}
+
 void Parameters::put(const Tensor& to, const Tensor& from) const {
   auto* bytes = const_cast<std::byte*>(to.address());
   if (stream_.device != nullptr) {
     stream_.device->upload(bytes, from.bytes());
   } else {
     std::memcpy(bytes, from.address(), static_cast<size_t>(from.byte_size()));
+  }
+}
+
+void Parameters::copy(const Tensor& to, const Tensor& from) const {
+  const int64_t bytes = std::min(to.byte_size(), from.byte_size());
+  std::byte* const target = const_cast<std::byte*>(to.address());
+  if (stream_.device != nullptr) {
+    stream_.device->copy(target, from.address(), bytes);
+  } else {
+    std::memcpy(target, from.address(), static_cast<size_t>(bytes));
   }
 }
 
@@ -84,11 +105,15 @@ Tensor Parameters::fetch(const Tensor& from) const {
   return host;
 }
 
+Tensor Parameters::on_host(const Tensor& from) const {
+  return stream_.device != nullptr ? fetch(from) : from;
+}
+
 int64_t Parameters::bytes() const {
   int64_t sum = 0;
   for (const auto& [name, tensor] : buffers()) sum += tensor.byte_size();
-  // Gradients, and those on their way to them.
-  return sum + 2 * gradients_.byte_size();
+  for (const Tensor* more : {&gradients_, &more_, &sum_, &scratch_}) sum += more->byte_size();
+  return sum;
 }
 
 Tensor Parameters::slice(const Tensor& all, const std::string& name) const {
@@ -96,19 +121,34 @@ Tensor Parameters::slice(const Tensor& all, const std::string& name) const {
   return all.rows(place.begin, place.begin + place.shape.numel()).reshape(place.shape);
 }
 
-std::map<std::string, Tensor> Parameters::copies(const Tensor& all) const {
-  const DeviceGuard guard(stream_.device);
-  const Tensor host = as_f32(fetch(all));
+std::map<std::string, Tensor> Parameters::slices(const Tensor& all) const {
   std::map<std::string, Tensor> result;
-  for (const auto& [name, place] : places_) result.emplace(name, slice(host, name));
+  for (const auto& [name, place] : places_) result.emplace(name, slice(all, name));
   return result;
 }
 
-std::map<std::string, Tensor> Parameters::values() const { return copies(values_); }
-std::map<std::string, Tensor> Parameters::averages() const {
-  return copies(average_.defined() ? average_ : values_);
+std::map<std::string, Tensor> Parameters::values() const {
+  const DeviceGuard guard(stream_.device);
+  return slices(as_f32(fetch(values_)));
 }
-std::map<std::string, Tensor> Parameters::gradients() const { return copies(gradients_); }
+std::map<std::string, Tensor> Parameters::averages() const {
+  const DeviceGuard guard(stream_.device);
+  return slices(on_host(average_.defined() ? average_ : values_));
+}
+std::map<std::string, Tensor> Parameters::gradients() const {
+  const DeviceGuard guard(stream_.device);
+  return slices(fetch(gradients_));
+}
+
+void Parameters::set_gradients_aside() {
+  const DeviceGuard guard(stream_.device);
+  copy(more_, gradients_);
+}
+
+Parameters::GradientPair Parameters::gradient_pair() const {
+  const DeviceGuard guard(stream_.device);
+  return {slices(on_host(more_)), slices(on_host(gradients_))};
+}
 
 std::map<std::string, Tensor> Parameters::buffers() const {
   std::map<std::string, Tensor> all = {{"values", values_}, {"first", first_}, {"second", second_}};
@@ -123,7 +163,7 @@ std::map<std::string, Tensor> Parameters::buffers() const {
 std::map<std::string, Tensor> Parameters::state() const {
   const DeviceGuard guard(stream_.device);
   std::map<std::string, Tensor> copy;
-  for (const auto& [name, tensor] : buffers()) copy.emplace(name, fetch(tensor));
+  for (const auto& [name, tensor] : buffers()) copy.emplace(name, on_host(tensor));
   return copy;
 }
 
@@ -140,9 +180,28 @@ void Parameters::restore(const std::map<std::string, Tensor>& state) {
   for (const auto& [name, tensor] : all) put(tensor, state.at(name));
 }
 
+void Parameters::show_average() {
+  if (!average_.defined()) return;
+  const DeviceGuard guard(stream_.device);
+  copy(more_, values_);
+  CopyArgs args;
+  args.rank = 1;
+  args.dims[0] = count_;
+  args.x_strides[0] = args.y_strides[0] = 1;
+  args.x = average_.address();
+  args.y = view_of(values_).data;
+  args.y_dtype = values_.dtype();
+  kernels_.copy.launch(args, stream_);
+}
+
+void Parameters::show_values() {
+  if (!average_.defined()) return;
+  const DeviceGuard guard(stream_.device);
+  copy(values_, more_);
+}
+
 void Parameters::take_gradients(const Program& program, bool add) {
   const DeviceGuard guard(stream_.device);
-  if (add && !more_.defined()) more_ = allocate(DType::kF32, count_);
   const Tensor& to = add ? more_ : gradients_;
   for (const auto& [name, place] : places_) {
     const Tensor part = slice(to, name);
@@ -161,6 +220,10 @@ void Parameters::take_gradients(const Program& program, bool add) {
 void Parameters::sum_gradients(Collective& processes, const Collective::Stop& stop) {
   if (processes.size() == 1) return;
   const DeviceGuard guard(stream_.device);
+  if (stream_.device == nullptr) {
+    const std::span all(static_cast<float*>(view_of(gradients_).data), static_cast<size_t>(count_));
+    return processes.sum(all, stop);
+  }
   Tensor host = fetch(gradients_);
   processes.sum(host.mutable_as<float>(), stop);
   put(gradients_, host);
@@ -168,16 +231,9 @@ void Parameters::sum_gradients(Collective& processes, const Collective::Stop& st
 
 double Parameters::gradient_norm() {
   const DeviceGuard guard(stream_.device);
-  if (!more_.defined()) more_ = allocate(DType::kF32, count_);
-  if (!sum_.defined()) sum_ = allocate(DType::kF32, 1);
   const ConstView all = const_view_of(gradients_);
   kernels_.binary.launch({BinaryFunction::kMul, all, all, view_of(more_)}, stream_);
-  const SumToArgs sum{const_view_of(more_), view_of(sum_)};
-  Stream stream = stream_;
-  stream.workspace_bytes = kernels_.sum_to.workspace(sum, stream_);
-  if (!scratch_.defined()) scratch_ = allocate(DType::kF32, stream.workspace_bytes / 4 + 1);
-  stream.workspace = static_cast<std::byte*>(view_of(scratch_).data);
-  kernels_.sum_to.launch(sum, stream);
+  kernels_.sum_to.launch({const_view_of(more_), view_of(sum_)}, summing_);
   return std::sqrt(static_cast<double>(fetch(sum_).as<float>()[0]));
 }
 

@@ -20,7 +20,7 @@ struct ParameterOptions {
 
 class Parameters {
  public:
-  // Initial values by name, F32 in the CPU's memory.
+  // Initial values by name, in high precision, in the CPU's memory.
   Parameters(const std::map<std::string, Tensor>& initial, const ParameterOptions& options,
              const Kernels& kernels, Stream stream);
 
@@ -28,13 +28,28 @@ class Parameters {
   int64_t bytes() const;                    // that all of this takes
   // Views that stay valid, whose values change with every step.
   const Weights& weights() const { return weights_; }
-  std::map<std::string, Tensor> values() const;    // copies in the CPU's memory, F32
-  std::map<std::string, Tensor> averages() const;  // the same of the running mean; or the values
+  std::map<std::string, Tensor> values() const;  // copies in the CPU's memory, F32
+  // The running mean where there is one, or the values: in the CPU's memory, as they are kept. What
+  // lies there already is not copied, and changes with the next step.
+  std::map<std::string, Tensor> averages() const;
+
+  // Puts the running mean where programs read values, if there is one, and values back. Between the
+  // two no step is made: they lie in the memory of one.
+  void show_average();
+  void show_values();
 
   // Takes the gradients of a program's last run: in place of those that are there, or beside them.
   // What the program does not use has none.
   void take_gradients(const Program& program, bool add);
   std::map<std::string, Tensor> gradients() const;  // copies in the CPU's memory
+
+  // Two sets of them: those that are there are set aside until others are taken and stand beside
+  // them. In the CPU's memory nothing is copied; no step is made before both were looked at.
+  void set_gradients_aside();
+  struct GradientPair {
+    std::map<std::string, Tensor> aside, now;
+  };
+  GradientPair gradient_pair() const;
 
   // Over all processes.
   void sum_gradients(Collective& processes, const Collective::Stop& stop);
@@ -43,17 +58,20 @@ class Parameters {
   // `how` without its views.
   void step(AdamWArgs how);
 
-  // Everything but gradients, as tensors in the CPU's memory, and back. An Error that names a
-  // tensor where it is not of this layout.
+  // Everything but gradients, as tensors in the CPU's memory, copied as averages() are; and back.
+  // An Error that names a tensor where it is not of this layout.
   std::map<std::string, Tensor> state() const;
   void restore(const std::map<std::string, Tensor>& state);
 
  private:
   Tensor allocate(DType dtype, int64_t count) const;
+  Tensor zeros(DType dtype, int64_t count) const;
   Tensor slice(const Tensor& all, const std::string& name) const;
-  std::map<std::string, Tensor> copies(const Tensor& all) const;
-  Tensor fetch(const Tensor& from) const;
+  std::map<std::string, Tensor> slices(const Tensor& all) const;
+  Tensor fetch(const Tensor& from) const;    // a copy in the CPU's memory
+  Tensor on_host(const Tensor& from) const;  // one only where it lies elsewhere
   void put(const Tensor& to, const Tensor& from) const;
+  void copy(const Tensor& to, const Tensor& from) const;  // bytes, where the model runs
   // What is remembered between steps, by the name that it has in a state.
   std::map<std::string, Tensor> buffers() const;
 
@@ -71,6 +89,7 @@ class Parameters {
   Tensor more_;                          // gradients on their way to being added, and their squares
   Tensor sum_;                           // [1]
   Tensor scratch_;                       // of summing
+  Stream summing_;                       // with it
   Weights weights_;
 };
 

@@ -8,9 +8,11 @@
 #include "halftone/base/files.h"
 #include "halftone/base/text.h"
 #include "halftone/io/output.h"
-#include "halftone/runtime/devices.h"
+#include "halftone/training/apart.h"
+#include "halftone/training/train_course.h"
 #include "halftone/training/train_data.h"
 #include "halftone/training/train_page.h"
+#include "halftone/training/train_plan.h"
 #include "halftone/training/train_precision.h"
 #include "halftone/training/train_record.h"
 #include "halftone/training/train_samples.h"
@@ -41,14 +43,6 @@ std::vector<std::string> patterns_of(const std::vector<std::string>& targets) {
   return patterns;
 }
 
-// The mean of the last steps, so many at most.
-double recent_loss(const std::vector<TrainStep>& curve, size_t most) {
-  const size_t count = std::min(most, curve.size());
-  double sum = 0;
-  for (size_t i = curve.size() - count; i < curve.size(); ++i) sum += curve[i].loss;
-  return count == 0 ? 0 : sum / static_cast<double>(count);
-}
-
 class TrainRun {
  public:
   TrainRun(Engine& engine, const TrainOptions& options, const TrainSink& events)
@@ -58,10 +52,17 @@ class TrainRun {
         events_(processes_.is_first() ? events : silent_),
         checkpoints_(options.output, options.keep, options.resume) {
     options_.rules.targets = patterns_of(options.targets);
+    if (processes_.size() > 1) {  // whichever of them is interrupted, all are
+      options_.model.cancelled = [this, own = options.model.cancelled] {
+        return processes_.stopping(own && own());
+      };
+      options_.stop = [this, own = options.stop] { return processes_.stopping(own && own()); };
+    }
   }
 
   TrainResult run() {
     check();
+    if (options_.resume) checkpoints_.wait_for_others(options_.stop);
     const Dataset data = find_data("data", options_.data, options_.captions);
     const Dataset prior =
         options_.prior.empty() ? Dataset{} : find_data("prior", options_.prior, options_.captions);
@@ -71,7 +72,7 @@ class TrainRun {
     loaded_ = engine_.load(options_.model);
     for (const std::string& line : loaded_.fallbacks) warn(line);
     if (loaded_.context != nullptr) loaded_.context->set_deterministic(options_.deterministic);
-    choose_precision();
+    choose_precision(options_, loaded_, precision_before(), processes_);
     check_early();
     try {
       if (processes_.is_first()) prepare(data, prior, held_out);
@@ -109,9 +110,20 @@ class TrainRun {
     events_(TrainWarning{line});
   }
 
+  void fall_back(const std::string& line) {
+    if (options_.model.strict) throw Error(ErrorCode::kFallback, "strict", "{}", line);
+    warn(line);
+  }
+  // On a device some show only while it runs.
+  void check_fallbacks() const {
+    if (!options_.model.strict) return;
+    for (const std::string& line : run_fallbacks(loaded_)) {
+      throw Error(ErrorCode::kFallback, "strict", "{}", line);
+    }
+  }
+
   void prepare(const Dataset& data, const Dataset& prior, const Dataset& held_out) {
-    const auto say = [&](const std::string& line) { warn(line); };
-    TrainData made = prepare_data(options_, loaded_, data, prior, held_out, {say, events_});
+    TrainData made = prepare_data(options_, loaded_, data, prior, held_out, listener_);
     result_.pictures = made.pictures;
     result_.priors = made.priors;
     result_.skipped = std::move(made.skipped);
@@ -120,6 +132,7 @@ class TrainRun {
     examples_ = std::move(made.examples);
     held_out_ = std::move(made.held_out);
     result_.held_out_pictures = held_out_.size();
+    held_out_hash_ = std::move(made.held_out_hash);
     no_caption_ = std::move(made.no_caption);
     if (processes_.is_first()) samples_ = std::move(made.samples);
   }
@@ -132,28 +145,16 @@ class TrainRun {
     trainer_ = std::make_unique<Trainer>(model, std::move(examples_), options_.rules,
                                          std::move(no_caption_), &processes_, loaded_.cancelled);
     trainer_->hold_out(std::move(held_out_));
-    loaded_.pipeline = loaded_.make_pipeline(trainer_->arena());
-    if (samples_) samples_->tell(*loaded_.pipeline);
+    renew_pipeline();
   }
 
   void plan() {
-    ModelMemory memory = trainer_->plan();
-    if (samples_) {
-      const ModelMemory sampled = samples_->plan(loaded_);
-      memory.arena = std::max(memory.arena, sampled.arena);
-      memory.workspace = std::max(memory.workspace, sampled.workspace);
-      memory.library = std::max(memory.library, sampled.library);
-      memory.borders = std::max(memory.borders, sampled.borders);
-      if (!adapts()) memory.owned_weights += trainer_->parameters() * stored_bytes();  // as sampled
-    }
-    if (loaded_.context == nullptr) {
-      memory.process =
-          std::max<int64_t>(0, anonymous_memory() - memory.owned_weights) + library_code_bytes();
-    }
+    const ModelMemory memory =
+        plan_run(options_, loaded_, *trainer_, samples_ ? &*samples_ : nullptr);
     check_memory(loaded_, memory, options_.max_memory);
-    check_room();
+    check_room(options_, loaded_, *trainer_);
     result_.planned_bytes = memory.peak();
-    for (const std::string& note : trainer_->notes()) warn(note);
+    for (const std::string& note : trainer_->notes()) fall_back(note);
     TrainModelLoaded& said = result_.model;
     said.path = loaded_.path;
     said.family = std::string(loaded_.model->family().name);
@@ -171,84 +172,36 @@ class TrainRun {
     events_(said);
   }
 
-  // On the disk: a run is not to find at its end that there is none.
-  void check_room() const {
-    const int64_t values = trainer_->parameters();
-    int64_t adapter = values * stored_bytes();
-    if (!adapts()) {
-      adapter = 0;
-      for (const auto& [name, weight] : loaded_.model->originals()) {
-        adapter += std::get<Tensor>(weight).numel() * 4;  // some may be stored so
-      }
-    }
-    const int64_t state =
-        values * ((options_.rules.small_moments ? 2 : 8) + (options_.rules.small_weights ? 2 : 4)) +
-        (options_.rules.average > 0 ? 4 * values : 0);
-    const int64_t checkpoints = options_.save_every > 0 ? options_.keep + 1 : 1;
-    const int64_t needed = adapter + checkpoints * (adapter + state);
-    std::error_code error;
-    const fs::path folder = fs::absolute(options_.output).parent_path();
-    const fs::space_info space = fs::space(folder, error);
-    if (error || static_cast<int64_t>(space.available) >= needed) return;
-    throw Error(ErrorCode::kIo, "output", "'{}' has room for {}, and the result with {} {} {}",
-                printable(folder.string()), human_bytes(static_cast<int64_t>(space.available)),
-                checkpoints, checkpoints == 1 ? "checkpoint takes" : "checkpoints takes",
-                human_bytes(needed));
-  }
-
   ordered_json record() const { return run_record(options_, source_); }
 
   // A run that goes on does so as it began.
-  void choose_precision() {
-    const bool free =
-        options_.model.precision == "auto" && adapts() && loaded_.model->report().formats.empty();
-    if (!free) {
-      if (options_.choose_backward) options_.rules.fp8_gradients = false;
-      return;
-    }
+  std::string precision_before() const {
     const std::vector<Checkpoints::Found> found = checkpoints_.list();
-    const std::string before = options_.resume && !found.empty()
-                                   ? Checkpoints::recorded(found[0].folder, "precision")
-                                   : "";
-    TrainRules tried = options_.rules;
-    if (options_.choose_backward) tried.fp8_gradients = true;
-    PrecisionTrial trial;
-    if (before == formats::fp8.name) {
-      trial = {in_fp8(*loaded_.model), "as the run began"};
-    } else if (before.empty()) {
-      const int64_t usual = std::min(loaded_.sampling.width, loaded_.sampling.height);
-      trial = try_fp8(loaded_, tried, options_.resolution > 0 ? options_.resolution : usual);
-    }
-    // Processes measure each for itself, and train alike.
-    const double chosen = processes_.sum(trial.model != nullptr ? 1.0 : 0.0, options_.stop);
-    if (trial.model != nullptr && chosen < processes_.size()) {
-      trial = {nullptr, "another process has not chosen fp8"};
-    }
-    Choice& choice = loaded_.precision;
-    if (!trial.why.empty()) choice.why += (choice.why.empty() ? "" : "; ") + trial.why;
-    if (options_.choose_backward) options_.rules.fp8_gradients = trial.model != nullptr;
-    if (trial.model == nullptr) return;
-    choice = {choice.asked, std::string(formats::fp8.name), "native", trial.why};
-    loaded_.model = trial.model;
-    loaded_.pipeline = loaded_.make_pipeline();
+    return options_.resume && !found.empty() ? Checkpoints::recorded(found[0].folder, "precision")
+                                             : "";
   }
 
   void choose_backward() {
-    Choice& choice = result_.model.backward;
-    const char* wide = loaded_.model->options().activations == DType::kBF16 ? "bf16" : "fp32";
-    const char* asked = options_.rules.fp8_gradients ? "fp8" : "bf16";
-    choice = {options_.choose_backward ? "auto" : asked, wide, "native", ""};
-    if (options_.rules.fp8_gradients && loaded_.model->report().formats.empty()) {
-      choice.why = fmt::format("the base is in {}", loaded_.precision.used);
-      warn(fmt::format("backward: fp8 is for a base in 8 or 4 bits; {}, and so are gradients",
-                       choice.why));
-    } else if (options_.rules.fp8_gradients) {
-      choice.used = "fp8";
-      const FormatSupport support = format_support(loaded_.device_info, formats::fp8);
-      choice.how = to_string(support.support);
-      choice.why = support.why;
+    const Choice choice = result_.model.backward = chosen_backward(options_, loaded_);
+    if (options_.rules.fp8_gradients && choice.used != "fp8") {
+      fall_back(fmt::format("backward: fp8 is for a base in 8 or 4 bits; {}, and so are gradients",
+                            choice.why));
+      if (options_.rules.fp8_weight_gradients) {
+        fall_back(fmt::format("weight-gradient: fp8 is beside gradients in fp8; these are in {}",
+                              choice.used));
+      }
     }
     source_.gradients = choice.used;
+  }
+
+  void check_sample_size() const {
+    const SampleOptions& samples = options_.samples;
+    if (samples.every == 0 || samples.width == 0) return;
+    try {
+      loaded_.model->latent_shape(samples.width, samples.height);
+    } catch (const Error& error) {
+      throw Error(error.code(), "sample-size", "{}", error.message());
+    }
   }
 
   // What can be known before pictures are encoded, which may take long.
@@ -257,6 +210,11 @@ class TrainRun {
     source_.family = std::string(loaded_.model->family().name);
     source_.precision = loaded_.precision.used;
     choose_backward();
+    if (options_.rules.warmup > options_.rules.steps) {
+      warn(fmt::format("warmup: is {} of {} steps, and the learning rate never at its highest",
+                       options_.rules.warmup, options_.rules.steps));
+    }
+    check_sample_size();
     check_targets(options_.rules);
     for (const std::string& target : options_.targets) {  // each of them, too
       TrainRules alone = options_.rules;
@@ -299,8 +257,8 @@ class TrainRun {
         TrainedSoFar so_far = Checkpoints::load(checkpoint.folder, record());
         trainer_->restore(so_far.state);
         result_.curve = std::move(so_far.curve);
-        result_.held_out = std::move(so_far.held_out);
         result_.resumed_from = saved_ = so_far.state.step;
+        take_over(std::move(so_far));
         if (!damaged.empty()) {
           warn(fmt::format("{}; step {} is gone on from", damaged, result_.resumed_from));
         }
@@ -319,8 +277,21 @@ class TrainRun {
                      printable(checkpoints_.folder().string())));
   }
 
+  // What was told before.
+  void take_over(TrainedSoFar so_far) {
+    result_.cosines = std::move(so_far.cosines);
+    result_.samples = std::move(so_far.samples);
+    if (so_far.held_out.empty() || so_far.held_out_hash == held_out_hash_) {
+      result_.held_out = std::move(so_far.held_out);
+    } else {
+      warn(fmt::format(
+          "held-out: what the loss was measured on before step {} is something else; {}",
+          result_.resumed_from,
+          held_out_hash_.empty() ? "its curve ends" : "its curve begins anew"));
+    }
+  }
+
   bool adapts() const { return options_.rules.mode == TrainMode::kLora; }
-  int64_t stored_bytes() const { return options_.stored == DType::kF32 ? 4 : 2; }
   void check_targets(const TrainRules& rules) const {
     if (adapts()) {
       adapter_sites(*loaded_.model, rules);
@@ -330,145 +301,91 @@ class TrainRun {
   }
 
   void make_samples(int64_t step) {
+    if (!samples_ || (step % options_.samples.every != 0 && !trainer_->done())) return;
+    const auto is_of_step = [&](const SampleMade& made) { return made.step == step; };
+    const auto there = std::ranges::count_if(result_.samples, is_of_step);
+    if (there == static_cast<std::ptrdiff_t>(samples_->count())) return;
+    std::erase_if(result_.samples, is_of_step);
     const auto tell = [&](const SampleMade& made) {
       result_.samples.push_back(made);
       events_(made);
     };
     if (adapts()) {
       samples_->make(loaded_, trainer_->adapters(), source_.model_hash, step, tell);
+      renew_pipeline();  // the programs of one adapter are of no use to the next
       return;
     }
     // As they will be stored.
     const Weights weights = stored_weights(trainer_->weights(), options_.stored);
     const std::shared_ptr<const Model> model = loaded_.model;
     loaded_.model = model->with_weights(weights);
-    loaded_.pipeline = loaded_.make_pipeline(trainer_->arena());
-    samples_->tell(*loaded_.pipeline);
+    renew_pipeline();
     samples_->make(loaded_, source_.model_hash, step, tell);
     loaded_.model = model;
-    loaded_.pipeline = loaded_.make_pipeline(trainer_->arena());
+    renew_pipeline();
   }
 
-  void write_result(const fs::path& path) const {
+  // Says first what the one before has had to say.
+  void renew_pipeline() {
+    if (loaded_.pipeline != nullptr) {
+      for (const std::string& note : loaded_.pipeline->notes()) {
+        if (std::ranges::count(result_.notes, note) == 0) fall_back(note);
+      }
+    }
+    loaded_.pipeline = loaded_.make_pipeline(trainer_->arena());
+    if (samples_) samples_->tell(*loaded_.pipeline);
+  }
+
+  // What is trained, as it is now, and how it is written. On a device it is fetched here.
+  using WriteFn = std::function<void(const fs::path&)>;
+  WriteFn result_writer() const {
     const Metadata metadata = result_metadata(options_, source_, result_.curve.size());
     if (adapts()) {
-      write_lora(path, trainer_->adapters(), options_.naming, options_.stored, metadata);
-    } else {
-      write_weights(path, *loaded_.model, trainer_->weights(), options_.stored, metadata);
+      return [this, metadata, lora = trainer_->adapters()](const fs::path& path) {
+        write_lora(path, lora, options_.naming, options_.stored, metadata);
+      };
     }
+    return [this, metadata, weights = trainer_->weights()](const fs::path& path) {
+      write_weights(path, *loaded_.model, weights, options_.stored, metadata);
+    };
   }
 
-  std::string save() {
+  std::string save(bool in_haste = false) {
     if (!processes_.is_first()) return {};
-    const TrainedSoFar so_far{trainer_->state(), result_.curve, result_.held_out};
-    const std::string path =
-        checkpoints_
-            .save(so_far, record(),
-                  [&](const fs::path& folder) {
-                    write_result(folder / (adapts() ? "adapter.safetensors" : "model.safetensors"));
-                  })
-            .string();
+    const TrainedSoFar so_far{trainer_->state(), result_.curve,   result_.held_out,
+                              held_out_hash_,    result_.cosines, result_.samples};
+    const WriteFn write = result_writer();
+    const fs::path path = checkpoints_.path_of(so_far.state.step);
+    const auto save = [&] {
+      checkpoints_.save(so_far, record(), [&](const fs::path& folder) {
+        write(folder / (adapts() ? "adapter.safetensors" : "model.safetensors"));
+      });
+    };
+    in_haste ? run_apart(save) : save();
     saved_ = so_far.state.step;
-    events_(CheckpointSaved{so_far.state.step, path});
-    return path;
-  }
-
-  void measure() {
-    const DeviceContext* device = loaded_.context.get();
-    result_.peak_bytes = std::max(
-        result_.peak_bytes, device != nullptr ? device->memory().most_held : anonymous_memory());
-  }
-
-  int64_t held_out_every() const {
-    constexpr int64_t kTimes = 20;
-    if (options_.held_out.every > 0) return options_.held_out.every;
-    return std::max<int64_t>(1, options_.rules.steps / kTimes);
-  }
-
-  void measure_held_out(int64_t step) {
-    if (result_.held_out_pictures == 0) return;
-    if (step % held_out_every() != 0 && !trainer_->done()) return;
-    result_.held_out.push_back({step, trainer_->held_out_loss()});
-    events_(result_.held_out.back());
-  }
-
-  // Early, while gradients are large: near the end, they are what is left of the batch's noise.
-  void check_gradients(int64_t step) {
-    constexpr int64_t kPart = 10;
-    if (!options_.rules.check_gradients || !result_.cosines.empty()) return;
-    if (step < std::max<int64_t>(1, options_.rules.steps / kPart)) return;
-    result_.cosines = trainer_->gradient_cosines();
-    GradientsChecked said;
-    said.worst = 1;
-    for (const Trainer::GradientCosine& of : result_.cosines) {
-      said.mean += of.cosine / static_cast<double>(result_.cosines.size());
-      if (of.cosine > said.worst && !said.worst_weight.empty()) continue;
-      said.worst = of.cosine;
-      said.worst_weight = of.weight;
-    }
-    events_(said);
-  }
-
-  void report(const TrainStep& made) {
-    const int64_t total = options_.rules.steps;
-    const auto steps = static_cast<double>(made.step - first_step_);
-    TrainProgress at;
-    at.step = made.step;
-    at.total = total;
-    at.loss = made.loss;
-    at.average_loss = recent_loss(result_.curve, 50);
-    at.learning_rate = made.learning_rate;
-    at.gradient_norm = made.gradient_norm;
-    if (steps > 0) {
-      const double rows =
-          static_cast<double>(options_.rules.batch * options_.rules.accumulate * processes_.size());
-      at.samples_per_second = result_.samples_per_second = steps * rows / step_seconds_;
-      at.seconds_left = step_seconds_ / steps * static_cast<double>(total - made.step);
-    }
-    at.peak_bytes = result_.peak_bytes;
-    events_(at);
-  }
-
-  // Once: a run that goes astray without ever reaching a number that is none.
-  void watch_loss() {
-    constexpr size_t kWindow = 20;
-    if (warned_ || result_.curve.size() < 2 * kWindow) return;
-    const std::vector<TrainStep> first(result_.curve.begin(), result_.curve.begin() + kWindow);
-    const double then = recent_loss(first, kWindow), now = recent_loss(result_.curve, kWindow);
-    if (now < 2 * then) return;
-    warned_ = true;
-    warn(
-        fmt::format("the loss has grown from {:.4g} to {:.4g} at step {}: a lower learning rate "
-                    "may help",
-                    then, now, result_.curve.size()));
+    events_(CheckpointSaved{so_far.state.step, path.string()});
+    return path.string();
   }
 
   void loop() {
     const auto start = Clock::now();
+    TrainCourse course(options_, loaded_, *trainer_, result_, listener_);
     try {
-      if (!trainer_->done() && result_.curve.empty()) {
-        if (samples_) make_samples(0);
-        measure_held_out(0);
-      }
-      first_step_ = result_.resumed_from + 1;
+      // What a run that goes on was interrupted in is made up for.
+      course.measure(result_.resumed_from);
+      make_samples(result_.resumed_from);
       while (!trainer_->done()) {
         const auto before = Clock::now();
         const TrainStep made = trainer_->step();
-        if (made.step > first_step_) step_seconds_ += seconds_since(before);
-        result_.curve.push_back(made);
-        measure();
-        report(made);
-        watch_loss();
-        measure_held_out(made.step);
-        check_gradients(made.step);
+        course.add(made, seconds_since(before));
+        course.measure(made.step);
         if (options_.save_every > 0 && made.step % options_.save_every == 0) save();
-        if (samples_ && (made.step % options_.samples.every == 0 || trainer_->done())) {
-          make_samples(made.step);
-        }
+        make_samples(made.step);
+        course.measure_memory();
+        check_fallbacks();
         // If one stops, all do.
         const bool stop = options_.stop && options_.stop() && !trainer_->done();
         if (processes_.sum(stop ? 1.0 : 0.0, options_.stop) > 0) {
-          processes_.leave();
           throw Error(ErrorCode::kCancelled, "", "interrupted");
         }
       }
@@ -499,7 +416,7 @@ class TrainRun {
     }
     std::string path;
     try {
-      path = save();
+      path = save(error.code() == ErrorCode::kCancelled && was_started_by_mpirun());
     } catch (const Error& second) {
       throw Error(error.code(), error.where(), "{}; and it could not be saved: {}{}",
                   error.message(), second.what(), last);
@@ -516,7 +433,7 @@ class TrainRun {
 
   void write_all() {
     try {
-      write_result(options_.output);
+      result_writer()(options_.output);
     } catch (const Error& error) {
       end_early(error);
     }
@@ -544,18 +461,17 @@ class TrainRun {
   Collective& processes_;
   const TrainSink silent_ = [](const TrainEvent&) {};
   const TrainSink& events_;
+  const TrainListener listener_{[this](const std::string& line) { warn(line); }, events_};
   Checkpoints checkpoints_;
   LoadedModel loaded_;
   std::vector<TrainExample> examples_, held_out_;
   Condition no_caption_;
   std::optional<TrainSamples> samples_;
   TrainSource source_;
+  std::string held_out_hash_;  // of what is held out; empty: nothing is
   std::unique_ptr<Trainer> trainer_;
   TrainResult result_;
-  bool warned_ = false;
   int64_t saved_ = 0;  // the step of the last checkpoint
-  int64_t first_step_ = 1;
-  double step_seconds_ = 0;  // without the first, and without what is done between steps
 };
 
 }  // namespace

@@ -33,7 +33,12 @@ void check_encoding_fits(const LoadedModel& loaded, const Dataset& data, const E
   if (loaded.context == nullptr) {
     memory.process = std::max<int64_t>(0, anonymous_memory() - memory.owned_weights);
   }
-  check_memory(loaded, memory, limit);
+  try {
+    check_memory(loaded, memory, limit);
+  } catch (const Error& error) {  // what training takes is known when everything is encoded
+    throw Error(error.code(), error.where(),
+                "{}; that is to encode pictures, and to train may take more", error.message());
+  }
 }
 
 void tell_oddities(const TrainData& made, int64_t enlarged, int64_t batch,
@@ -56,11 +61,30 @@ void tell_oddities(const TrainData& made, int64_t enlarged, int64_t batch,
   }
 }
 
+// A loss on what is learned by heart says nothing.
+void tell_shared(const std::map<std::string, std::string>& held_out,
+                 const std::map<std::string, std::string>& trained, const TrainListener& listener) {
+  size_t count = 0;
+  std::string first;
+  for (const auto& [hash, picture] : held_out) {
+    if (!trained.contains(hash)) continue;
+    if (count++ == 0 || natural_less(picture, first)) first = picture;
+  }
+  if (count == 0) return;
+  listener.warn(fmt::format("held-out: {} of {} pictures are trained on, too; the first: {}", count,
+                            held_out.size(), printable(first)));
+}
+
 }  // namespace
 
 fs::path beside(const fs::path& output, const char* extension) {
   fs::path path = output;
   return path.replace_extension(extension);
+}
+
+int64_t resolution_of(const TrainOptions& options, const LoadedModel& loaded) {
+  if (options.resolution > 0) return options.resolution;
+  return std::min(loaded.sampling.width, loaded.sampling.height);
 }
 
 Dataset find_data(const char* field, const fs::path& folder, const CaptionRules& rules) {
@@ -77,8 +101,7 @@ Dataset find_data(const char* field, const fs::path& folder, const CaptionRules&
 TrainData prepare_data(const TrainOptions& options, LoadedModel& loaded, const Dataset& data,
                        const Dataset& prior, const Dataset& held_out,
                        const TrainListener& listener) {
-  const int64_t usual = std::min(loaded.sampling.width, loaded.sampling.height);
-  const int64_t resolution = options.resolution > 0 ? options.resolution : usual;
+  const int64_t resolution = resolution_of(options, loaded);
   const fs::path folder = options.cache.empty() ? beside(options.output, ".cache") : options.cache;
   make_folder(folder);
   ExampleCache cache(folder);
@@ -102,7 +125,9 @@ TrainData prepare_data(const TrainOptions& options, LoadedModel& loaded, const D
     apart.add(held_out, 1, tell);
     PreparedExamples kept = apart.finish();
     if (kept.examples.empty()) refuse_data("held-out", options.held_out.data, kept.skipped);
+    tell_shared(kept.files, prepared.files, listener);
     made.held_out = std::move(kept.examples);
+    made.held_out_hash = std::move(kept.hash);
     made.skipped.insert(made.skipped.end(), kept.skipped.begin(), kept.skipped.end());
   }
   tell_oddities(made, prepared.enlarged, options.rules.batch, listener);

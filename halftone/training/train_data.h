@@ -16,8 +16,9 @@ struct TrainData {
   size_t pictures = 0, priors = 0;
   std::vector<SkippedFile> skipped;
   std::map<std::string, int64_t> sizes;  // pictures of each
-  std::string hash;                      // of all of it
-  std::optional<TrainSamples> samples;   // where some are made on the way
+  std::string hash;                      // of all of it but what is held out
+  std::string held_out_hash;
+  std::optional<TrainSamples> samples;  // where some are made on the way
 };
 
 // Where what happens is told.
@@ -25,6 +26,9 @@ struct TrainListener {
   std::function<void(const std::string&)> warn;
   const TrainSink& events;
 };
+
+// Pictures are brought to about this square: the model's own where none is given.
+int64_t resolution_of(const TrainOptions& options, const LoadedModel& loaded);
 
 // An Error that names the field where nothing can be used.
 Dataset find_data(const char* field, const std::filesystem::path& folder,

@@ -5,6 +5,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/text.h"
 #include "halftone/engine/job.h"
+#include "halftone/training/train_data.h"
 #include "halftone/training/trainer.h"
 
 namespace halftone {
@@ -28,11 +29,11 @@ std::vector<TrainExample> examples_of(const LoadedModel& loaded, int64_t resolut
   return examples;
 }
 
-}  // namespace
-
 std::shared_ptr<const Model> in_fp8(const Model& model) {
   return model.with_recipe(model.denoiser().recipe(formats::fp8));
 }
+
+}  // namespace
 
 PrecisionTrial try_fp8(const LoadedModel& loaded, const TrainRules& rules, int64_t resolution) {
   const FormatSupport support = format_support(loaded.device_info, formats::fp8);
@@ -60,6 +61,52 @@ PrecisionTrial try_fp8(const LoadedModel& loaded, const TrainRules& rules, int64
     if (error.code() == ErrorCode::kCancelled) throw;
     return {nullptr, fmt::format("fp8 could not be tried: {}", error.what())};
   }
+}
+
+void choose_precision(TrainOptions& options, LoadedModel& loaded, const std::string& before,
+                      Collective& processes) {
+  TrainRules& rules = options.rules;
+  const bool free = options.model.precision == "auto" && rules.mode == TrainMode::kLora &&
+                    loaded.model->report().formats.empty();
+  if (!free) {
+    if (options.choose_backward) rules.fp8_gradients = false;
+    return;
+  }
+  TrainRules tried = rules;
+  if (options.choose_backward) tried.fp8_gradients = true;
+  PrecisionTrial trial;
+  if (before == formats::fp8.name) {
+    trial = {in_fp8(*loaded.model), "as the run began"};
+  } else if (before.empty()) {
+    trial = try_fp8(loaded, tried, resolution_of(options, loaded));
+  }
+  // Processes measure each for itself, and train alike.
+  const double chosen = processes.sum(trial.model != nullptr ? 1.0 : 0.0, options.stop);
+  if (trial.model != nullptr && chosen < processes.size()) {
+    trial = {nullptr, "another process has not chosen fp8"};
+  }
+  Choice& choice = loaded.precision;
+  if (!trial.why.empty()) choice.why += (choice.why.empty() ? "" : "; ") + trial.why;
+  if (options.choose_backward) rules.fp8_gradients = trial.model != nullptr;
+  if (trial.model == nullptr) return;
+  choice = {choice.asked, std::string(formats::fp8.name), "native", trial.why};
+  loaded.model = trial.model;
+  loaded.pipeline = loaded.make_pipeline();
+}
+
+Choice chosen_backward(const TrainOptions& options, const LoadedModel& loaded) {
+  const bool fp8 = options.rules.fp8_gradients;
+  const char* wide = loaded.model->options().activations == DType::kBF16 ? "bf16" : "fp32";
+  Choice choice = {options.choose_backward ? "auto" : fp8 ? "fp8" : "bf16", wide, "native", ""};
+  if (fp8 && loaded.model->report().formats.empty()) {
+    choice.why = fmt::format("the base is in {}", loaded.precision.used);
+  } else if (fp8) {
+    choice.used = "fp8";
+    const FormatSupport support = format_support(loaded.device_info, formats::fp8);
+    choice.how = to_string(support.support);
+    choice.why = support.why;
+  }
+  return choice;
 }
 
 }  // namespace halftone

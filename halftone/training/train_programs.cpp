@@ -7,6 +7,14 @@
 #include "halftone/training/train_graph.h"
 
 namespace halftone {
+namespace {
+
+// Whether the target is a teacher's.
+bool is_taught(const TrainRules& rules, TrainPass pass) {
+  return rules.teacher && pass != TrainPass::kCompared && pass != TrainPass::kReference;
+}
+
+}  // namespace
 
 TrainPrograms::TrainPrograms(std::shared_ptr<const Model> model, const TrainRules& rules,
                              LoraSites sites, const Parameters& parameters,
@@ -32,7 +40,7 @@ TrainPrograms::Entry& TrainPrograms::get(TrainPass pass, const Shape& latents,
   if (programs_.size() == kMostPrograms) programs_.pop_back();
   const auto plain = denoiser.build(shape, {model_->options().activations, false});
   Entry made{pass, shape, student(pass, *plain), nullptr};
-  if (rules_.teacher) {
+  if (is_taught(rules_, pass)) {
     const ModelPart& part = wide_->denoiser_part();
     const LoadOptions& load = wide_->options();
     const auto noisy = add_noising(*plain, false);
@@ -70,7 +78,7 @@ std::unique_ptr<Program> TrainPrograms::student(TrainPass pass, const Graph& pla
     }
     add_loss(graph, wanted);
   };
-  const auto noisy = add_noising(plain, !rules_.teacher);
+  const auto noisy = add_noising(plain, !is_taught(rules_, pass));
   const LoadOptions& load = model_->options();
   const auto graph = compile(*noisy, how, *load.kernels, load.stream).graph;
   Weights weights = part.weights();

@@ -18,7 +18,8 @@ namespace halftone {
 enum class TrainPass : uint8_t {
   kGradients,  // the loss, and gradients of what is trained
   kHeldOut,    // the loss alone, as the result will be used: nothing is dropped
-  kReference,  // gradients as they are where base and gradients are in high precision
+  kCompared,   // gradients towards the pictures, whoever teaches, with nothing dropped
+  kReference,  // these as they are where base and gradients are in high precision
 };
 
 class TrainPrograms {

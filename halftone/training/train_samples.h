@@ -25,6 +25,7 @@ class TrainSamples {
   // What a pipeline without encoders has to know.
   void tell(Pipeline& pipeline) const;
   ModelMemory plan(const LoadedModel& loaded) const;
+  size_t count() const { return options_.prompts.size(); }  // at a time
   // One picture of each prompt, with an adapter or without.
   using MadeFn = std::function<void(const SampleMade&)>;
   void make(LoadedModel& loaded, const TrainedLora& adapter, const std::string& model_hash,

@@ -43,6 +43,14 @@ bool is_target(const TrainRules& rules, const std::string& weight) {
               what);
 }
 
+int64_t input_bytes(const Graph& graph) {
+  int64_t sum = 0;
+  for (const auto& [name, value] : graph.inputs()) {
+    sum += value.shape().checked_bytes(value.dtype()).value();
+  }
+  return sum;
+}
+
 int64_t text_tokens(const Condition& condition) { return condition.at("text").shape()[0]; }
 
 }  // namespace
@@ -89,7 +97,7 @@ Trainer::Trainer(std::shared_ptr<const Model> model, std::vector<TrainExample> e
       order_(sizes_of(examples_), std::max<int64_t>(1, rules.batch) * processes_.size(),
              rules.seed) {
   const auto need = [](bool fine, const char* field, const char* why) {
-    if (!fine) throw Error(ErrorCode::kInvalidInput, field, "{}", why);
+    if (!fine) throw Error(ErrorCode::kUsage, field, "{}", why);
   };
   need(rules_.rank >= 1, "rank", "is below 1");
   need(rules_.steps >= 1, "steps", "is below 1");
@@ -142,8 +150,7 @@ std::map<std::string, Tensor> Trainer::initial_adapters() {
 std::map<std::string, Tensor> Trainer::initial_weights() const {
   std::map<std::string, Tensor> initial;
   for (const std::string& name : trained_weights(*model_, rules_)) {
-    const Tensor& original = std::get<Tensor>(model_->originals().at(name));
-    initial.emplace(name, as_f32(original));
+    initial.emplace(name, std::get<Tensor>(model_->originals().at(name)));
   }
   return initial;
 }
@@ -189,11 +196,14 @@ ModelMemory Trainer::plan() {
     for (const Program* program : {entry.program.get(), entry.teacher.get()}) {
       if (program == nullptr) continue;
       const MemoryUse& use = program->memory();
-      memory.arena = std::max(memory.arena, use.arena);
-      memory.workspace = std::max(memory.workspace, use.workspace);
+      if (use.arena + use.workspace > memory.arena + memory.workspace) {
+        memory.arena = use.arena;
+        memory.workspace = use.workspace;
+      }
       memory.library = std::max(memory.library, use.library);
-      memory.borders =
-          on_device ? memory.borders + use.resident : std::max(memory.borders, use.borders);
+      // Programs hold what they were given last. What they give is copied out of the arena, but for
+      // the loss.
+      memory.borders += on_device ? use.resident : input_bytes(program->graph());
     }
   };
   for (auto& [name, rows] : largest) {
@@ -208,7 +218,7 @@ ModelMemory Trainer::plan() {
     if (counted.insert(&entry).second) add(entry);
   }
   if (rules_.check_gradients) {
-    for (const TrainPass pass : {TrainPass::kGradients, TrainPass::kReference}) {
+    for (const TrainPass pass : {compared_pass(), TrainPass::kReference}) {
       add(program_for(pass, first_rows()));
     }
   }
@@ -280,82 +290,6 @@ double Trainer::run(TrainPrograms::Entry& entry, const std::vector<Row>& rows,
   return entry.program->output("loss").as<float>()[0];
 }
 
-// Of each size, as many at a time as in training. Every example has noise of a few strengths.
-std::vector<std::vector<Trainer::Row>> Trainer::held_out_batches() const {
-  constexpr uint64_t kStrengths = 4;
-  std::map<std::string, std::vector<Row>> by_size;
-  for (size_t i = 0; i < held_out_.size(); ++i) {
-    for (uint64_t k = 0; k < kStrengths; ++k) {
-      by_size[held_out_[i].latents.shape().str()].push_back(
-          {&held_out_[i], &held_out_[i].condition, i * kStrengths + k});
-    }
-  }
-  std::vector<std::vector<Row>> batches;
-  for (const auto& [size, rows] : by_size) {
-    for (size_t begin = 0; begin < rows.size(); begin += static_cast<size_t>(rules_.batch)) {
-      const size_t end = std::min(rows.size(), begin + static_cast<size_t>(rules_.batch));
-      batches.emplace_back(rows.begin() + static_cast<std::ptrdiff_t>(begin),
-                           rows.begin() + static_cast<std::ptrdiff_t>(end));
-    }
-  }
-  return batches;
-}
-
-double Trainer::held_out_loss() {
-  const std::vector<std::vector<Row>> batches = held_out_batches();
-  double sum = 0, rows = 0;
-  for (size_t i = 0; i < batches.size(); ++i) {  // processes take them in turn
-    const auto count = static_cast<double>(batches[i].size());
-    rows += count;
-    if (static_cast<int>(i % static_cast<size_t>(processes_.size())) != processes_.rank()) continue;
-    sum += count * run(program_for(TrainPass::kHeldOut, batches[i]), batches[i], kSameInEveryRun);
-  }
-  return processes_.sum(sum, cancelled_) / rows;
-}
-
-// As many as a batch, of the first one's size.
-std::vector<Trainer::Row> Trainer::first_rows() const {
-  std::vector<Row> rows;
-  for (size_t i = 0; rows.size() < static_cast<size_t>(rules_.batch); ++i) {
-    const TrainExample& example = examples_[i % examples_.size()];
-    if (example.latents.shape() != examples_[0].latents.shape()) continue;
-    rows.push_back({&example, &example.condition, i});
-  }
-  return rows;
-}
-
-std::vector<Trainer::GradientCosine> Trainer::gradient_cosines() {
-  const std::vector<Row> rows = first_rows();
-  std::map<std::string, Tensor> gradients[2];
-  for (const TrainPass pass : {TrainPass::kGradients, TrainPass::kReference}) {
-    TrainPrograms::Entry& entry = program_for(pass, rows);
-    run(entry, rows, kSameInEveryRun);
-    parameters_->take_gradients(*entry.program, false);
-    gradients[pass == TrainPass::kReference] = parameters_->gradients();
-  }
-  // An adapter's two matrices as one.
-  std::map<std::string, std::array<double, 3>> products;
-  for (const auto& [name, used] : gradients[0]) {
-    std::string weight = name;
-    for (const std::string& site : sites_.weights) {
-      if (name == lora_down_name(site) || name == lora_up_name(site)) weight = site;
-    }
-    std::array<double, 3>& sums = products[weight];
-    const auto a = used.as<float>(), b = gradients[1].at(name).as<float>();
-    for (size_t i = 0; i < a.size(); ++i) {
-      sums[0] += static_cast<double>(a[i]) * b[i];
-      sums[1] += static_cast<double>(a[i]) * a[i];
-      sums[2] += static_cast<double>(b[i]) * b[i];
-    }
-  }
-  std::vector<GradientCosine> cosines;
-  for (const auto& [weight, sums] : products) {
-    const double length = std::sqrt(sums[1] * sums[2]);
-    cosines.push_back({weight, length > 0 ? sums[0] / length : sums[1] == sums[2] ? 1.0 : 0.0});
-  }
-  return cosines;
-}
-
 double Trainer::rate() const {
   const double highest = rules_.optimizer.learning_rate;
   const auto at = static_cast<double>(step_ + 1), warmup = static_cast<double>(rules_.warmup);
@@ -407,24 +341,6 @@ TrainStep Trainer::step() {
   parameters_->step(how);
   made.step = ++step_;
   return made;
-}
-
-Trainer::Trial Trainer::try_gradients() {
-  Trial trial;
-  trial.cosines = gradient_cosines();  // everything is compiled and chosen by now
-  const std::vector<Row> rows = first_rows();
-  for (const TrainPass pass : {TrainPass::kGradients, TrainPass::kReference}) {
-    TrainPrograms::Entry& entry = program_for(pass, rows);
-    double& best = pass == TrainPass::kReference ? trial.wide_seconds : trial.seconds;
-    constexpr int kRuns = 5;
-    for (int i = 0; i < kRuns; ++i) {
-      const auto start = std::chrono::steady_clock::now();
-      run(entry, rows, kSameInEveryRun);
-      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-      best = i == 0 ? taken.count() : std::min(best, taken.count());
-    }
-  }
-  return trial;
 }
 
 std::string Trainer::first_without_number() const {

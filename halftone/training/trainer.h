@@ -51,9 +51,9 @@ class Trainer {
   // A loss or a gradient that is no number is an Error that names the step and the weight; nothing
   // has changed then.
   TrainStep step();
-  // The running mean, where there is one.
+  // The running mean, where there is one. In the CPU's memory, where a step may change it.
   TrainedLora adapters() const;
-  std::map<std::string, Tensor> weights() const;  // F32
+  std::map<std::string, Tensor> weights() const;  // F32, or BF16 where they are kept so
   int64_t parameters() const { return parameters_->count(); }
   int64_t parts() const;  // adapters or weights
   // What runs slower than it should, a line each.
@@ -61,7 +61,8 @@ class Trainer {
 
   // Examples that no step sees.
   void hold_out(std::vector<TrainExample> examples) { held_out_ = std::move(examples); }
-  // The mean loss of these, each with noise of a few strengths that are the same in every run.
+  // The mean loss of these, each with noise of a few strengths that are the same in every run: of
+  // the running mean where there is one, which is the result.
   double held_out_loss();
   // Of every adapter or weight: the cosine between the gradient as this run computes it and as it
   // is where base and gradients are in high precision, for a batch that no run trains on.
@@ -82,7 +83,7 @@ class Trainer {
   // What a run takes, known before the first step. Builds the largest programs, and runs nothing.
   ModelMemory plan();
 
-  // Everything that the next step depends on, and back.
+  // Everything that the next step depends on, and back. Tensors are valid until the next step.
   struct State {
     int64_t step = 0;
     BatchOrder::Position position;
@@ -111,6 +112,7 @@ class Trainer {
   double run(TrainPrograms::Entry& entry, const std::vector<Row>& rows, const Drawn& drawn);
   TrainPrograms::Entry& program_for(TrainPass pass, const std::vector<Row>& rows);
   std::vector<std::vector<Row>> held_out_batches() const;
+  TrainPass compared_pass() const;
   double rate() const;
   std::map<std::string, Tensor> initial_adapters();
   std::map<std::string, Tensor> initial_weights() const;

@@ -9,7 +9,7 @@ namespace {
 
 Tensor stored(const Tensor& values, DType dtype) {
   HT_ASSERT(dtype == DType::kBF16 || dtype == DType::kF32);
-  return dtype == DType::kF32 ? values : as_bf16(values);
+  return dtype == DType::kF32 ? as_f32(values) : as_bf16(values);
 }
 
 }  // namespace
@@ -23,15 +23,22 @@ Weights stored_weights(const std::map<std::string, Tensor>& values, DType dtype)
 void write_weights(const std::filesystem::path& path, const Model& model,
                    const std::map<std::string, Tensor>& trained, DType dtype,
                    const Metadata& metadata) {
-  std::vector<std::pair<std::string, Tensor>> tensors;
+  std::vector<TensorSpec> specs;
   for (const auto& [name, original] : model.originals()) {
-    const auto found = trained.find(name);
-    tensors.emplace_back(
-        name, found != trained.end() ? stored(found->second, dtype) : std::get<Tensor>(original));
+    const Tensor& own = std::get<Tensor>(original);
+    specs.push_back({name, trained.contains(name) ? dtype : own.dtype(), own.shape()});
   }
   Metadata all = metadata;
   all["format"] = "pt";
-  write_safetensors(path, tensors, all);
+  // One by one: all of them beside what is trained would be as much again.
+  SafetensorsWriter writer(path, specs, all);
+  for (const auto& [name, original] : model.originals()) {
+    const auto found = trained.find(name);
+    const Tensor tensor =
+        found != trained.end() ? stored(found->second, dtype) : std::get<Tensor>(original);
+    writer.write(name, tensor.bytes());
+  }
+  writer.finish();
 }
 
 }  // namespace halftone

@@ -9,7 +9,7 @@
 
 namespace halftone {
 
-// Values in F32 as they are stored, in BF16 or F32.
+// Values as they are stored, in BF16 or F32.
 Weights stored_weights(const std::map<std::string, Tensor>& values, DType dtype);
 
 // Those that were not trained are the model's own.

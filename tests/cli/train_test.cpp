@@ -1,4 +1,5 @@
 // halftone train as a user runs it, and as it is killed.
+#include <chrono>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -7,6 +8,7 @@
 #include "halftone/io/safetensors_file.h"
 #include "halftone/tensor/float_values.h"
 #include "tests/cli/process.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/tiny_zimage.h"
 
 namespace halftone {
@@ -104,9 +106,10 @@ TEST_F(CliTrain, TellsWhatHappens) {
 
 TEST_F(CliTrain, FlagsFromAFile) {
   HT_NEEDS_TOML();
-  test::write_file(path("run.toml"),
-                   "steps = 2\nrank = 3\ntargets = [\"attention\"]\nresume = true\n"
-                   "[train]\nlr = 0.5\nsave_every = 1\n");
+  test::write_file(
+      path("run.toml"),
+      "steps = 2\nteacher = false\nrank = 3\ntargets = [\"attention\"]\nresume = true\n"
+      "[train]\nlr = 0.5\nsave_every = 1\n");
   const Result result =
       run(arguments("out.safetensors", {"--config", path("run.toml"), "--events", "-"}));
   ASSERT_EQ(result.code, 0) << result.err;
@@ -125,6 +128,10 @@ TEST_F(CliTrain, FlagsFromAFile) {
       {"resume = 3", "line 1: 'resume' is true or false"},
       {"steps = true", "line 1: 'steps' takes a value"},
       {"steps = [", "run.toml: line 1: "},
+      {"clip = [1]", "run.toml: line 1: 'clip' takes one value"},
+      {"\nprior = 3", "run.toml: line 2: 'prior' takes a text"},
+      {"targets = [3]", "run.toml: line 1: 'targets' takes a text"},
+      {"sample-size = 32", "run.toml: line 1: 'sample-size' takes a text"},
   };
   for (const auto& [text, why] : wrong) {
     test::write_file(path("run.toml"), text);
@@ -138,12 +145,37 @@ TEST_F(CliTrain, WhatIsWrongIsOneLine) {
   expect_one_line(run(arguments("x.safetensors", {"--targets", "tpyo*"})), 2,
                   "--targets: 'tpyo*' match no linear");
   expect_one_line(run(arguments("x.safetensors", {"--resolution", "33"})), 2, "--resolution");
-  expect_one_line(run(arguments("x.safetensors", {"--min-snr", "5"})), 1, "--min-snr: is for");
+  expect_one_line(run(arguments("x.safetensors", {"--min-snr", "5"})), 2, "--min-snr: is for");
+  expect_one_line(run(arguments("x.safetensors", {"--check-gradients"})), 2, "--check-gradients: ");
+  for (const char* flag : {"--sample-prompt", "--sample-size", "--sample-steps", "--sample-seed"}) {
+    expect_one_line(run(arguments("x.safetensors", {flag, "9x9"})), 2, flag);
+  }
+  expect_one_line(run(arguments("x.safetensors", {"--sample-every", "1", "--sample-size", "9x9"})),
+                  2, "--sample-size: 9x9 is not allowed");
+  expect_one_line(run(arguments("x.safetensors", {"--backward", "fp8", "--strict"})), 3,
+                  "--strict: backward: fp8");
   expect_one_line(run(arguments("x.safetensors", {"--prior-weight", "2"})), 2, "--prior-weight");
   expect_one_line(run(arguments("x.safetensors", {"--events", path("data/0.png")})), 2, "--events");
   expect_one_line(run(arguments("x.safetensors", {"--max-memory", "1K"})), 1, "--max-memory: ");
   EXPECT_FALSE(fs::exists(path("x.safetensors")));
   EXPECT_EQ(read_png(path("data/0.png")).width, 32);
+}
+
+// Whoever reads the events has gone: that is told, once, and the run goes on.
+TEST_F(CliTrain, EventsThatNobodyReadsAreLostAloud) {
+  const auto without_reader = [] {
+    int ends[2];
+    ASSERT_EQ(::pipe(ends), 0);
+    ::dup2(ends[1], 1);
+    ::close(ends[0]);
+  };
+  const Result result =
+      run(arguments("out.safetensors", {"--steps", "3", "--events", "-"}), without_reader);
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_TRUE(fs::exists(path("out.safetensors")));
+  const size_t told = result.err.find("--events: Broken pipe; some are lost");
+  ASSERT_NE(told, std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find("some are lost", told + 40), std::string::npos) << result.err;
 }
 
 // Killed wherever it happens to be, again and again: in the end the same bytes as if nothing had.
@@ -215,6 +247,46 @@ TEST_F(CliTrain, TheWholeModelIsTrainedWrittenAndRun) {
                   1, "high precision");
 }
 
+// Of the model that ships, whose size leaves little to what is not planned.
+std::vector<std::string> memory_arguments(const std::string& data, const std::string& output,
+                                          int steps, std::initializer_list<std::string> more) {
+  std::vector<std::string> all = {"train", "--data",    data, "-o",       output, "--resolution",
+                                  "128",   "--threads", "2",  "--events", "-"};
+  all.insert(all.end(), {"--steps", std::to_string(steps)});
+  all.insert(all.end(), more);
+  return all;
+}
+void expect_planned_memory(const std::vector<json>& events) {
+  int64_t planned = 0, measured = 0;
+  for (const json& event : events) {
+    if (event["event"] == "model_loaded") planned = event["planned_bytes"];
+    if (event["event"] == "progress") measured = std::max<int64_t>(measured, event["peak_bytes"]);
+  }
+  EXPECT_GT(planned, 100 << 20);
+  EXPECT_NEAR(static_cast<double>(measured) / static_cast<double>(planned), 1, 0.05)
+      << measured << " of " << planned;
+}
+
+// Within 5%: nothing that is trained is copied to be written, summed or begun, and what is kept is
+// counted.
+TEST_F(CliTrain, MemoryIsWhatWasPlanned) {
+  HT_SKIP_WHERE_SANITIZED();
+  const std::initializer_list<std::string> points[] = {
+      {"--rank", "256", "--batch", "2", "--save-every", "1"},
+      {"--mode", "full", "--save-every", "1", "--ema", "0.9"},
+      {"--mode", "full", "--resume", "--save-every", "1", "--ema", "0.9"},
+      {"--mode", "full", "--weights", "bf16", "--optimizer", "adamw8bit", "--batch", "2"},
+      {"--mode", "qat", "--precision", "mxfp8", "--check-gradients", "--save-every", "1"}};
+  int steps = 2;
+  for (const auto& point : points) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(point, " ")));
+    const Result result =
+        run(memory_arguments(path("data"), path("out.safetensors"), ++steps, point));
+    ASSERT_EQ(result.code, 0) << result.err;
+    expect_planned_memory(events_of(result.out));
+  }
+}
+
 #if defined(HALFTONE_MPIRUN)
 // Processes on this machine alone, whoever starts them.
 class CliTrainTogether : public CliTrain {
@@ -237,21 +309,23 @@ class CliTrainTogether : public CliTrain {
   }
 };
 
-void kill_one_child_of(pid_t parent) {
+void kill_one_child_of(pid_t parent, int signal) {
   std::istringstream children(test::read_file("/proc/" + std::to_string(parent) + "/task/" +
                                               std::to_string(parent) + "/children"));
   pid_t child = 0;
   while (children >> child) {
   }
   ASSERT_GT(child, 0);
-  ::kill(child, SIGKILL);
+  ::kill(child, signal);
 }
 
 std::vector<int> steps_of(const fs::path& checkpoints) {
   std::vector<int> steps;
   for (const auto& entry : fs::directory_iterator(checkpoints)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with("step-")) steps.push_back(std::stoi(name.substr(5)));
+    if (name.starts_with("step-") && name.find(".halftone-") == std::string::npos) {
+      steps.push_back(std::stoi(name.substr(5)));
+    }
   }
   return steps;
 }
@@ -306,11 +380,13 @@ TEST_F(CliTrainTogether, OneThatDiesEndsTheOthersAndTheRunGoesOn) {
   auto two = arguments("out.safetensors", {});
   two.insert(two.end(), long_run.begin(), long_run.end());
   const pid_t launcher = begin(2, two);
-  for (int i = 0; i < 600 && !fs::exists(path("out.checkpoints/step-000005")); ++i) {
-    ::usleep(100000);
-  }
-  ASSERT_TRUE(fs::exists(path("out.checkpoints/step-000005")));
-  kill_one_child_of(launcher);
+  // The first of them do not stay for long.
+  const auto some = [&] {
+    return fs::exists(path("out.checkpoints")) && !steps_of(path("out.checkpoints")).empty();
+  };
+  for (int i = 0; i < 600 && !some(); ++i) ::usleep(100000);
+  ASSERT_TRUE(some());
+  kill_one_child_of(launcher, SIGKILL);
   const Result ended = finished(launcher);
   EXPECT_NE(ended.code, 0);
   std::vector<std::string> again = arguments("out.safetensors", {"--batch", "2", "--resume"});
@@ -319,6 +395,52 @@ TEST_F(CliTrainTogether, OneThatDiesEndsTheOthersAndTheRunGoesOn) {
   const Result resumed = run(again);  // by one process, with the same batch
   ASSERT_EQ(resumed.code, 0) << resumed.err;
   EXPECT_THAT(resumed.out, HasSubstr("resumed from step " + std::to_string(last)));
+}
+
+TEST_F(CliTrainTogether, MemoryIsWhatWasPlanned) {
+  HT_SKIP_WHERE_SANITIZED();
+  const Result result =
+      together(2, memory_arguments(path("data"), path("out.safetensors"), 3, {"--mode", "full"}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  expect_planned_memory(events_of(result.out));
+}
+
+// Whoever is told first, mpirun or one of the processes: all stop in the middle of a step, and what
+// they have done is saved.
+TEST_F(CliTrainTogether, OneThatIsInterruptedStopsAllOfThem) {
+  for (const bool one_alone : {false, true}) {
+    SCOPED_TRACE(one_alone);
+    auto two = arguments("out.safetensors", {"--batch", "4", "--steps", "100000", "--threads", "1",
+                                             "--events", path("events.jsonl")});
+    const pid_t launcher = begin(2, two);
+    const auto running = [&] {
+      return test::read_file(path("events.jsonl")).find("\"step\":3") != std::string::npos;
+    };
+    for (int i = 0; i < 600 && !(fs::exists(path("events.jsonl")) && running()); ++i) {
+      ::usleep(50000);
+    }
+    const auto start = std::chrono::steady_clock::now();
+    if (one_alone) {
+      kill_one_child_of(launcher, SIGINT);
+    } else {
+      ::kill(launcher, SIGINT);
+    }
+    const Result ended = finished(launcher);
+    EXPECT_NE(ended.code, 0);
+    EXPECT_LT(std::chrono::steady_clock::now() - start,
+              std::chrono::seconds(15));  // in any weather
+    for (int i = 0; i < 100 && !fs::exists(path("out.checkpoints")); ++i) ::usleep(50000);
+    ASSERT_TRUE(fs::exists(path("out.checkpoints"))) << ended.err;
+    const std::vector<int> saved = steps_of(path("out.checkpoints"));
+    ASSERT_FALSE(saved.empty()) << ended.err;
+    EXPECT_GE(saved[0], 3);
+    auto again = arguments("out.safetensors", {"--batch", "8", "--resume", "--threads", "1"});
+    again.insert(again.end(), {"--steps", std::to_string(saved[0] + 1)});
+    const Result resumed = run(again);
+    EXPECT_EQ(resumed.code, 0) << resumed.err;
+    fs::remove_all(path("out.checkpoints"));
+    fs::remove(path("events.jsonl"));
+  }
 }
 #endif
 

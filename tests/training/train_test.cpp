@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <optional>
 
 #include "halftone/io/png.h"
 #include "halftone/io/safetensors_file.h"
@@ -159,6 +160,139 @@ TEST_P(Train, HeldOutPicturesAreMeasuredAndChangeNothing) {
     EXPECT_EQ(resumed.held_out[i].step, measured.held_out[i].step);
     EXPECT_EQ(resumed.held_out[i].loss, measured.held_out[i].loss);
   }
+}
+
+// The mean is what is written, so its loss is what is told: that of the file, before any step.
+TEST_P(Train, HeldOutLossesAreThoseOfTheMeanThatIsWritten) {
+  TrainOptions o = options("plain.safetensors");
+  o.rules.mode = TrainMode::kFull;
+  o.rules.average = 0.9;
+  o.stored = DType::kF32;
+  run(o);
+  for (const bool small : {false, true}) {
+    o.rules.small_weights = small;
+    o.output = dir_ / (small ? "small.safetensors" : "mean.safetensors");
+    o.held_out.data = dir_ / "data";
+    o.held_out.every = 2;
+    const double last = run(o).held_out.back().loss;
+    TrainOptions next = options("next.safetensors");
+    next.model.path = o.output.string();
+    next.model.base = (dir_ / "model").string();
+    next.held_out.data = dir_ / "data";
+    next.rules.steps = 1;
+    // Weights in bf16 show the mean as they would show themselves.
+    EXPECT_NEAR(run(next).held_out[0].loss, last, (small ? 5e-3 : 1e-6) * last);
+  }
+  EXPECT_EQ(read_file(dir_ / "mean.safetensors"), read_file(dir_ / "plain.safetensors"))
+      << "what is measured changes nothing";
+}
+
+// Interrupted while it measures, or after: in the end it has told what an uninterrupted one tells.
+TEST_P(Train, GoesOnWithWhatItWasInterruptedIn) {
+  TrainOptions o = options("whole.safetensors");
+  o.model.precision = "fp8";
+  o.rules.check_gradients = true;
+  o.rules.steps = 30;  // gradients are checked after the third
+  o.rules.batch = 1;
+  o.resolution = 16;
+  o.held_out.data = dir_ / "data";
+  o.held_out.every = 2;
+  o.samples.every = 10;
+  o.samples.prompts = {"a cat", "a dog"};
+  o.samples.steps = 1;
+  const TrainResult whole = run(o);
+  o.output = dir_ / "parts.safetensors";
+  o.resume = true;
+  std::optional<TrainResult> parts;
+  for (const int step : {2, 3, 10, 10, 30}) {  // in what follows this step
+    bool now = false;
+    TrainOptions stopped = o;
+    int kernels = 0, samples = 0;
+    stopped.model.cancelled = [&] { return now && ++kernels > 3; };
+    EXPECT_THAT(error_of([&] {
+                  train(engine_, stopped, [&](const TrainEvent& event) {
+                    const auto* at = std::get_if<TrainProgress>(&event);
+                    now = now || (at != nullptr && at->step == step && step != 10);
+                    samples += std::holds_alternative<SampleMade>(event) ? 1 : 0;
+                    now = now || (step == 10 && at == nullptr && samples % 2 == 1 &&
+                                  !std::holds_alternative<HeldOutLoss>(event));
+                  });
+                }),
+                HasSubstr("interrupted"));
+  }
+  parts = run(o);
+  ASSERT_EQ(parts->held_out.size(), whole.held_out.size());
+  for (size_t i = 0; i < whole.held_out.size(); ++i) {
+    EXPECT_EQ(parts->held_out[i].step, whole.held_out[i].step);
+    EXPECT_EQ(parts->held_out[i].loss, whole.held_out[i].loss);
+  }
+  ASSERT_EQ(parts->cosines.size(), whole.cosines.size());
+  for (size_t i = 0; i < whole.cosines.size(); ++i) {
+    EXPECT_EQ(parts->cosines[i].weight, whole.cosines[i].weight);
+    EXPECT_EQ(parts->cosines[i].cosine, whole.cosines[i].cosine);
+  }
+  ASSERT_EQ(parts->samples.size(), whole.samples.size());
+  for (size_t i = 0; i < whole.samples.size(); ++i) {
+    EXPECT_EQ(parts->samples[i].step, whole.samples[i].step);
+    EXPECT_EQ(parts->samples[i].prompt, whole.samples[i].prompt);
+  }
+}
+
+// A curve is of the same pictures from its beginning to its end.
+TEST_P(Train, OtherHeldOutPicturesBeginAnotherCurve) {
+  fs::create_directories(dir_ / "held");
+  for (const char* name : {"0.png", "0.txt", "1.png", "1.txt"}) {
+    fs::copy(dir_ / "data" / name, dir_ / "held" / name);
+  }
+  TrainOptions o = options("out.safetensors");
+  o.held_out.data = dir_ / "held";
+  o.held_out.every = 2;
+  const auto warnings = [&] {
+    std::string all;
+    for (const TrainEvent& event : events_) {
+      if (const auto* warning = std::get_if<TrainWarning>(&event)) all += warning->message + "\n";
+    }
+    return all;
+  };
+  stop_after(o, 3);
+  EXPECT_THAT(warnings(), HasSubstr("held-out: 2 of 2 pictures are trained on, too; the first: "));
+  EXPECT_THAT(warnings(), testing::Not(HasSubstr("anew")));
+  fs::remove(dir_ / "held/1.png");
+  fs::remove(dir_ / "held/1.txt");
+  o.resume = true;
+  o.rules.warmup = 7;
+  EXPECT_THAT(error_of([&] { run(o); }), HasSubstr("warmup: is 7 now"));
+  EXPECT_THAT(warnings(), HasSubstr("warmup: is 7 of 6 steps"));
+  o.rules.warmup = 0;
+  const TrainResult result = run(o);
+  EXPECT_THAT(warnings(), HasSubstr("held-out: what the loss was measured on before step 3 is "));
+  std::vector<int64_t> steps;
+  for (const HeldOutLoss& at : result.held_out) steps.push_back(at.step);
+  EXPECT_THAT(steps, testing::ElementsAre(3, 4, 6));
+}
+
+TEST_P(Train, StrictRunsFallBackOnNothing) {
+  TrainOptions o = options("out.safetensors");
+  o.model.strict = true;
+  o.rules.steps = 1;
+  run(o);
+  o.rules.fp8_gradients = true;
+  const auto code_of = [&] {
+    try {
+      run(o);
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return ErrorCode::kUsage;
+  };
+  EXPECT_EQ(code_of(), ErrorCode::kFallback);
+  o.rules.mode = TrainMode::kFull;
+  o.rules.fp8_weight_gradients = true;
+  EXPECT_EQ(code_of(), ErrorCode::kFallback);
+  o.model.strict = false;
+  events_.clear();
+  run(o);
+  EXPECT_EQ(count<TrainWarning>(), 2);  // of either
 }
 
 // A short form of what docs/training.md measures over 500 steps: how far the loss on pictures that
@@ -326,7 +460,8 @@ TEST_P(Train, WhatCannotBeTrainedIsNamed) {
   EXPECT_THAT(error_with([&](auto& o) { o.targets = {"nothing*"}; }),
               HasSubstr("targets: 'nothing*' match no linear"));
   EXPECT_THAT(error_with([&](auto& o) { o.resolution = 33; }), HasSubstr("resolution: 33"));
-  EXPECT_THAT(error_with([&](auto& o) { o.max_memory = 1000; }), HasSubstr("max-memory: "));
+  EXPECT_THAT(error_with([&](auto& o) { o.max_memory = 1000; }),
+              testing::AllOf(HasSubstr("max-memory: "), HasSubstr("that is to encode pictures")));
   fs::create_directories(dir_ / "empty");
   EXPECT_THAT(error_with([&](auto& o) { o.data = dir_ / "empty"; }), HasSubstr("holds no picture"));
   test::write_file(dir_ / "empty/a.png", "x");

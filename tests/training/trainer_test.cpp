@@ -204,6 +204,31 @@ TEST_P(ModelTraining, TriesFormatsBesideHighPrecision) {
   EXPECT_GT(worst[0], worst[1]);
 }
 
+// Both are compared on the way to the pictures, whoever teaches and whatever is dropped.
+TEST_P(ModelTraining, ComparesGradientsOfTheSameLoss) {
+  HT_SKIP_WHERE_SANITIZED();
+  rules_.check_gradients = true;
+  LoadOptions options = test::tested_options();
+  options.format = formats::fp8;
+  options.activations = DType::kBF16;
+  const auto pipeline = load(options);
+  const auto cosines = [&] {
+    Trainer trainer(pipeline->shared_model(), examples(*pipeline), rules_);
+    trainer.step();
+    std::map<std::string, double> of;
+    for (const auto& [weight, cosine] : trainer.gradient_cosines()) of[weight] = cosine;
+    return of;
+  };
+  rules_.dropout = 0.5f;
+  for (const auto& [weight, cosine] : cosines()) EXPECT_GT(cosine, 0.9) << weight;
+  rules_.dropout = 0;
+  rules_.mode = TrainMode::kQat;
+  rules_.optimizer.learning_rate = 0;
+  const auto plain = cosines();
+  rules_.teacher = true;
+  EXPECT_EQ(cosines(), plain);
+}
+
 // What is computed again need not be kept, and nothing else changes.
 TEST_P(ModelTraining, RecomputingTakesLessMemory) {
   const auto pipeline = load();
