@@ -1,7 +1,7 @@
 # Libraries, all from Debian packages (tools/setup installs them). What is not there is said
 # and left out: Highway and oneDNN (kernels of our own serve), PCRE2 and utf8proc (prompts cannot be
 # read), xxHash (files have no model hash), toml++ (recipes cannot be read), libjpeg and libwebp
-# (pictures to train on are PNG only).
+# (pictures to train on are PNG only), the server's libraries (there is no server).
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
@@ -34,6 +34,26 @@ if(NOT JPEG_FOUND OR NOT WEBP_LIBRARY OR NOT WEBP_INCLUDE_DIR)
 endif()
 if(NOT XXHASH_INCLUDE_DIR)
   message(STATUS "Model hash: none (xxHash not found)")
+endif()
+
+# The server: Boost (Beast, headers only), SQLite, libsodium and spdlog; libpq where several servers
+# are to share a store.
+find_package(Boost 1.81 QUIET)
+find_package(SQLite3 QUIET)
+find_package(spdlog QUIET)
+find_path(SODIUM_INCLUDE_DIR sodium.h)
+find_library(SODIUM_LIBRARY sodium)
+find_path(PQ_INCLUDE_DIR libpq-fe.h PATH_SUFFIXES postgresql)
+find_library(PQ_LIBRARY pq)
+set(HALFTONE_SERVER OFF)
+if(Boost_FOUND AND SQLite3_FOUND AND spdlog_FOUND AND SODIUM_LIBRARY AND SODIUM_INCLUDE_DIR
+   AND HALFTONE_TOKENIZER)
+  set(HALFTONE_SERVER ON)
+else()
+  message(STATUS "Server: none (Boost 1.81, SQLite, spdlog or libsodium not found)")
+endif()
+if(HALFTONE_SERVER AND NOT (PQ_LIBRARY AND PQ_INCLUDE_DIR))
+  message(STATUS "Server: SQLite only (libpq not found)")
 endif()
 
 if(HALFTONE_MPI)

@@ -102,6 +102,7 @@ int run(int argc, const char* const* argv, const Context& process) {
   add_train(app, context);
   add_compare(app, context);
   add_convert(app, context);
+  add_serve(app, context);
   refuse_odd_values(app);
   try {
     std::vector<std::string> arguments = arguments_of(app, argc, argv);

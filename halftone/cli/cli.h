@@ -37,6 +37,7 @@ void add_generate(CLI::App& app, const Context& context);
 void add_info(CLI::App& app, const Context& context);
 void add_inspect(CLI::App& app, const Context& context);
 void add_quantize(CLI::App& app, const Context& context);
+void add_serve(CLI::App& app, const Context& context);  // and what keeps its keys and its store
 void add_sheet(CLI::App& app, const Context& context);
 void add_compare(CLI::App& app, const Context& context);
 void add_train(CLI::App& app, const Context& context);

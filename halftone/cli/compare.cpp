@@ -4,16 +4,16 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "halftone/base/error.h"
-#include "halftone/base/files.h"
 #include "halftone/base/text.h"
 #include "halftone/cli/cli.h"
 #include "halftone/cli/flags.h"
 #include "halftone/cli/model_options.h"
 #include "halftone/cli/progress_bar.h"
 #include "halftone/io/output.h"
-#include "halftone/quantize/parity_report.h"
+#include "halftone/quantize/compare_model.h"
 
 namespace halftone::cli {
 namespace {
@@ -29,41 +29,36 @@ struct CompareFlags {
   bool json = false;
 };
 
-ParityOptions parity_options(const CompareFlags& options, const Sampling& usual) {
-  const Sampling sampling = sampling_of(options.sampling, usual);
-  ParityOptions how;
-  how.prompts = gather_prompts(options.prompts, options.file);
-  if (how.prompts.empty()) how.prompts = usual_prompts();
-  how.seeds = options.seeds;
-  how.first_seed = options.sampling.seed;
-  how.width = sampling.width;
-  how.height = sampling.height;
-  how.steps = sampling.steps;
-  how.guidance = sampling.guidance;
-  return how;
-}
-
-LoadedModel load_in(const CompareFlags& options, const std::string& precision,
-                    const Context& context) {
-  ModelOptions how = options.model;
-  how.precision = precision;
-  if (is_folder(precision)) {  // a quantized model: as it is stored
-    how.model = precision;
-    how.precision = "stored";
+CompareModelOptions compare_options(const CompareFlags& flags, const Context& context) {
+  CompareModelOptions options;
+  if (!flags.model.max_memory.empty()) {
+    options.max_memory = parse_bytes(flags.model.max_memory, "--max-memory");
   }
-  return load(how, context);
+  options.model = spec_of(flags.model, context);
+  options.precisions = flags.precisions;
+  options.reference = flags.reference;
+  options.scheduler = flags.sampling.scheduler;
+  ParityOptions& how = options.parity;
+  if (const std::string& size = flags.sampling.size; !size.empty()) {
+    std::tie(how.width, how.height) = parse_size(size);
+  }
+  how.steps = flags.sampling.steps;
+  how.guidance = flags.sampling.guidance;
+  how.prompts = gather_prompts(flags.prompts, flags.file);
+  how.seeds = flags.seeds;
+  how.first_seed = flags.sampling.seed;
+  return options;
 }
 
-// Bytes of the model's weights; the memory that a run takes is checked on the way.
-int64_t weight_bytes(const LoadedModel& loaded, const ParityOptions& how,
-                     const std::string& max_memory) {
-  GenerateRequest request = loaded.request(how.prompts[0]);
-  request.width = how.width;
-  request.height = how.height;
-  request.guidance = how.guidance;
-  const ModelMemory memory = plan_generate(*loaded.pipeline, request);
-  check_memory(loaded, memory, max_memory);
-  return memory.file_weights + memory.owned_weights;
+// What the library has as a list is given one by one here.
+ParityReport compare(const CompareModelOptions& options, ProgressBar& bar, const Context& context) {
+  try {
+    return compare_model(*context.engine, options, [&](const Progress& p) { bar.update(p); });
+  } catch (const Error& error) {
+    if (error.where() != "precisions" && error.where() != "prompts") throw;
+    const std::string one = error.where().substr(0, error.where().size() - 1);
+    throw Error(error.code(), one, "{}", error.message());
+  }
 }
 
 void print_table(const ParityReport& report) {
@@ -90,55 +85,9 @@ void run_compare(const CompareFlags& options, const Context& context) {
   inputs.emplace_back(options.file);
   check_not_inputs({page, data}, inputs);
   check_distinct_outputs({{"the JSON beside the page", data}, {"--output", page}});
-  ParityReport report;
-  report.version = version();
-  const auto note_fallbacks = [&](LoadedModel& loaded) {
-    add_device_fallbacks(loaded, options.model.strict);
-    for (const std::string& line : loaded.fallbacks) {
-      auto& lines = report.fallbacks;
-      if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
-    }
-  };
+  const CompareModelOptions how = compare_options(options, context);
   ProgressBar bar("comparing", context, options.json, ProgressBar::Unit::kSteps);
-  int64_t before = 0, total = 0;
-  const ProgressFn progress = [&](const Progress& p) {
-    bar.update({p.item, before + p.done, total});
-  };
-  {
-    LoadedModel loaded = load_in(options, options.reference, context);
-    report.options = parity_options(options, loaded.sampling);
-    report.model = loaded.path;
-    report.hash = loaded.model->hash();
-    report.reference = loaded.precision.used;
-    report.device = loaded.device.used;
-    const int64_t each = compared_predictions(report.options);
-    before = reference_predictions(report.options);
-    total = before + each * static_cast<int64_t>(options.precisions.size() + 1);
-    before = 0;
-    weight_bytes(loaded, report.options, options.model.max_memory);
-    report.run =
-        run_reference(*loaded.pipeline, sampling_of(options.sampling, loaded.sampling).scheduler,
-                      report.options, progress);
-    before = reference_predictions(report.options);
-    ParityResult floor = compare_with(report.run, *loaded.pipeline, report.options,
-                                      report.options.disturbance, progress);
-    floor.name = "floor";
-    note_fallbacks(loaded);
-    before += each;
-    report.results.push_back(std::move(floor));
-  }
-  for (const std::string& precision : options.precisions) {
-    LoadedModel loaded = load_in(options, precision, context);
-    const int64_t bytes = weight_bytes(loaded, report.options, options.model.max_memory);
-    ParityResult result = compare_with(report.run, *loaded.pipeline, report.options, 0, progress);
-    result.name =
-        is_folder(precision) ? fs::path(precision).filename().string() : loaded.precision.used;
-    result.how = loaded.precision.how;
-    note_fallbacks(loaded);
-    result.weight_bytes = bytes;
-    before += compared_predictions(report.options);
-    report.results.insert(report.results.end() - 1, std::move(result));  // the floor stays last
-  }
+  const ParityReport report = compare(how, bar, context);
   bar.clear();
   write_file(page, parity_page(report));
   write_file(data, json_text(parity_json(report), 1) + "\n");

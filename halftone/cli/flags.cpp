@@ -63,22 +63,6 @@ CLI::Validator device_name() {
           ""};
 }
 
-int64_t parse_bytes(const std::string& text, const char* flag) {
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  const std::string unit = end;
-  double factor = 0;
-  if (unit.empty() || unit == "B") factor = 1;
-  for (const auto& [letter, shift] : {std::pair{'K', 10}, {'M', 20}, {'G', 30}, {'T', 40}}) {
-    const std::string name(1, letter);
-    if (unit == name || unit == name + "iB" || unit == name + "B") factor = std::exp2(shift);
-  }
-  if (factor == 0 || !(number > 0) || number * factor > 0x1p62) {
-    throw Error(ErrorCode::kUsage, flag, "'{}' is not a size such as 8GiB", printable(text));
-  }
-  return static_cast<int64_t>(number * factor);
-}
-
 CLI::Validator precision_name(std::vector<std::string> more) {
   more.insert(more.end(), {"fp32", "bf16", "fp8", "fp8-tensor", "mxfp8", "nvfp4", "nvfp4-4over6",
                            "nvfp4-16x16"});

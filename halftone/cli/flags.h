@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "halftone/base/text.h"  // parse_bytes
+
 namespace halftone::cli {
 
 CLI::Validator finite_number(double least, double most);
@@ -21,8 +23,6 @@ CLI::Validator precision_name(std::vector<std::string> more = {});
 
 // "640x480"
 std::pair<int64_t, int64_t> parse_size(const std::string& text, const char* flag = "--size");
-// "2G", "512MiB" or a number of bytes; an Error that names the flag otherwise.
-int64_t parse_bytes(const std::string& text, const char* flag);
 
 // Every value of every command must be there, except those that may well be empty: prompts. Whole
 // numbers are decimal.

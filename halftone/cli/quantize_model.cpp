@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -15,22 +14,6 @@
 
 namespace halftone::cli {
 namespace {
-
-// "cosine=0.998", "bytes=12M" or "auto".
-Budget parse_budget(const std::string& text, const Format& smallest) {
-  if (text == "auto") return automatic_budget(smallest);
-  const size_t equals = text.find('=');
-  const std::string what = text.substr(0, equals);
-  const std::string value = equals == std::string::npos ? "" : text.substr(equals + 1);
-  if (what == "bytes") return {{}, parse_bytes(value, "--budget"), false};
-  char* end = nullptr;
-  const double cosine = std::strtod(value.c_str(), &end);
-  if (what != "cosine" || value.empty() || *end != '\0' || !(cosine > 0 && cosine < 1)) {
-    throw Error(ErrorCode::kUsage, "--budget",
-                "'{}' is neither auto, cosine=C with C below 1, nor bytes=SIZE", printable(text));
-  }
-  return {cosine, {}, false};
-}
 
 // Which flags go together is said in their names.
 void read_formats(const QuantizeModelFlags& flags, QuantizeModelOptions& options) {

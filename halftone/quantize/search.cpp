@@ -198,18 +198,6 @@ void measure_groups(const SearchInput& input, const ProgressFn& progress, Search
 
 }  // namespace
 
-Budget automatic_budget(const Format& format) {
-  // Somewhat above 0.99 and 0.999, so that other prompts than the certificate's are above it, too.
-  constexpr double kCosine4 = 0.9905, kCosine8 = 0.9991;
-  return {format.element_bits() == 4 ? kCosine4 : kCosine8, {}, true};
-}
-
-std::string to_string(const Budget& budget) {
-  if (budget.automatic) return "auto";
-  if (budget.bytes) return fmt::format("bytes={}", *budget.bytes);
-  return budget.cosine ? fmt::format("cosine={}", *budget.cosine) : "none";
-}
-
 std::string to_string(Minimize minimize) {
   return minimize == Minimize::kBytes ? "bytes" : minimize == Minimize::kTime ? "time" : "both";
 }

@@ -12,6 +12,7 @@
 
 #include "halftone/base/progress.h"
 #include "halftone/passes/quantize.h"
+#include "halftone/quantize/budget.h"
 #include "halftone/quantize/calibrate.h"
 
 namespace halftone {
@@ -27,16 +28,6 @@ struct Candidate {
 // What is to be little: bytes of weights, time of products (as tensor cores with this format take
 // it), or both, each as a share of what high precision takes.
 enum class Minimize : uint8_t { kBoth, kBytes, kTime };
-
-// What a choice may cost. Without either, the fewest bytes whatever they do.
-struct Budget {
-  std::optional<double> cosine;  // at least, the mean over calibration points
-  std::optional<int64_t> bytes;  // at most, of the linears' weights
-  bool automatic = false;        // a cosine that nobody asked for by number
-};
-// What a format can be expected to hold.
-Budget automatic_budget(const Format& format);
-std::string to_string(const Budget& budget);  // "cosine=0.998", "bytes=12000000" or "auto"
 std::string to_string(Minimize minimize);
 
 // Linears that read the same input; they get one format, so that they stay one product.

@@ -25,6 +25,7 @@ ModelMemory plan_run(const TrainOptions& options, const LoadedModel& loaded, Tra
       memory.arena = sampled.arena;
       memory.workspace = sampled.workspace;
     }
+    memory.library = std::max(memory.library, sampled.library);
     memory.borders += sampled.borders;
     // As sampled: adapters are read from a file in F32.
     memory.owned_weights +=
@@ -32,8 +33,7 @@ ModelMemory plan_run(const TrainOptions& options, const LoadedModel& loaded, Tra
   }
   if (loaded.context == nullptr) {
     give_back_freed_memory();
-    constexpr int64_t kLibraries = 5 << 19;  // oneDNN's generated code and the like, as measured
-    memory.process = std::max<int64_t>(0, anonymous_memory() - there) + kLibraries;
+    memory.process = std::max<int64_t>(0, anonymous_memory() - there) + library_code_bytes();
   }
   return memory;
 }

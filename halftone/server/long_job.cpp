@@ -1,0 +1,96 @@
+#include "halftone/server/long_job.h"
+
+#include <chrono>
+
+#include "halftone/base/error.h"
+#include "halftone/server/api_error.h"
+
+namespace halftone {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+double seconds_of(auto time) {
+  return std::chrono::duration<double>(time.time_since_epoch()).count();
+}
+
+}  // namespace
+
+DataFolders::DataFolders(const fs::path& root_)
+    : root(fs::absolute(root_).lexically_normal()),
+      models(root / "models"),
+      loras(root / "loras"),
+      datasets(root / "datasets"),
+      runs(root / "runs"),
+      cache(root / "cache") {
+  for (const fs::path& folder : {root, models, loras, datasets, runs, cache}) {
+    std::error_code error;
+    fs::create_directories(folder, error);
+    if (error) throw Error(ErrorCode::kIo, "data", "'{}': {}", folder.string(), error.message());
+  }
+}
+
+LongJob::LongJob(const With& with, StoredJob stored)
+    : with_(with),
+      stored_(std::move(stored)),
+      request_(nlohmann::json::parse(stored_.request, nullptr, false)) {}
+
+bool LongJob::late() const {
+  return stored_.deadline > 0 && seconds_of(std::chrono::system_clock::now()) > stored_.deadline;
+}
+
+bool LongJob::ended() const { return cancelled_ || given_back_ || late(); }
+
+void LongJob::tell(const std::string& type, ordered_json fields) {
+  ordered_json data = {{"job", stored_.id}};
+  data.update(fields);
+  JobChange change;
+  change.job = stored_.id;
+  change.events.emplace_back(type, dump(data));
+  with_.store.apply({&change, 1});
+}
+
+void LongJob::tell_progress(const ordered_json& progress, bool important) {
+  constexpr double kEvery = 0.1;
+  const double now = seconds_of(std::chrono::steady_clock::now());
+  if (!important && now - told_ < kEvery) return;
+  told_ = now;
+  ordered_json data = {{"job", stored_.id}};
+  data.update(progress);
+  JobChange change;
+  change.job = stored_.id;
+  change.progress = dump(progress);
+  change.events.emplace_back("progress", dump(data));
+  with_.store.apply({&change, 1});
+}
+
+void LongJob::add_file(const std::string& name, const std::string& type, const fs::path& path,
+                       ordered_json details) {
+  StoredFile file;
+  file.name = name;
+  file.type = type;
+  file.path = fs::absolute(path).lexically_relative(with_.folders.root).string();
+  std::error_code ignored;
+  file.size = static_cast<int64_t>(fs::file_size(path, ignored));
+  file.details = dump(details);
+  ordered_json result = {{"name", name}, {"type", type}};
+  result.update(details);
+  result["url"] = fmt::format("/api/jobs/{}/files/{}", stored_.id, name);
+  result["bytes"] = file.size;
+  JobChange change;
+  change.job = stored_.id;
+  change.files.push_back(std::move(file));
+  change.events.emplace_back("result", dump(ordered_json{{"job", stored_.id}, {"result", result}}));
+  with_.store.apply({&change, 1});
+}
+
+void LongJob::add_fallbacks(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) tell("fallback", {{"message", line}});
+}
+
+ordered_json choice_json(const Choice& choice) {
+  return {{"asked", choice.asked}, {"used", choice.used}, {"how", choice.how}, {"why", choice.why}};
+}
+
+}  // namespace halftone

@@ -1,0 +1,81 @@
+// The models and adapters that requests may name: those found in the server's folders. Requests
+// give names and never paths.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "halftone/engine/certificate.h"
+#include "halftone/engine/engine.h"
+#include "halftone/engine/model_parts.h"
+
+namespace halftone {
+
+struct ShelfOptions {
+  std::vector<std::filesystem::path> models;  // folders of models, or models themselves
+  std::vector<std::filesystem::path> loras;   // folders of adapters
+  std::string device = "auto";
+  int threads = 0;
+  double threshold = 0.99;
+};
+
+struct ModelOnShelf {
+  std::string id;
+  std::filesystem::path path, base;         // as ModelSpec has them
+  std::shared_ptr<const ModelParts> parts;  // null where they cannot be read, and then
+  std::string error;                        // why
+  int64_t bytes = 0;                        // of its weights' files
+  std::optional<Certificate> certificate;   // in its denoiser's file
+  std::string stored;                       // the format that its weights are stored in, or empty
+  bool stored_is_chosen = false;            // by precision "auto"
+  std::string stored_why;
+};
+
+struct AdapterOnShelf {
+  std::string name;
+  std::filesystem::path path;
+  int64_t bytes = 0;
+  double changed = 0;  // seconds since 1970
+  std::string base_hash, base_precision, trigger, steps;
+};
+
+class Shelf {
+ public:
+  Shelf(Engine& engine, ShelfOptions options);
+
+  // As the folders are now. What has not changed is not read again.
+  std::vector<std::shared_ptr<const ModelOnShelf>> models();
+  std::vector<AdapterOnShelf> adapters();
+  // An empty name: the first. ApiErrors name "model", and "loras" where there is no such adapter.
+  std::shared_ptr<const ModelOnShelf> model(const std::string& id);
+  AdapterOnShelf adapter(const std::string& name);
+
+  ModelSpec spec(const ModelOnShelf& model, const std::string& precision) const;
+  const DeviceInfo& device() const { return device_; }
+  const std::string& device_why() const { return device_why_; }
+  const ShelfOptions& options() const { return options_; }
+
+  // As clients see it.
+  nlohmann::ordered_json to_json(const ModelOnShelf& model,
+                                 const std::vector<std::string>& loaded) const;
+  nlohmann::ordered_json to_json(const AdapterOnShelf& adapter) const;
+
+ private:
+  std::shared_ptr<const ModelOnShelf> read(const std::filesystem::path& path,
+                                           const std::filesystem::path& base) const;
+
+  ShelfOptions options_;
+  DeviceInfo device_;
+  std::string device_why_;
+  std::mutex mutex_;
+  // By path and the state of its files.
+  std::map<std::string, std::shared_ptr<const ModelOnShelf>> known_;
+};
+
+}  // namespace halftone

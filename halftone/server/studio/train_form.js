@@ -1,0 +1,129 @@
+// What a training is to do: on which pictures, with which settings, and what this machine allows.
+
+import { h, fill, icon, foldWhenNarrow } from "./dom.js";
+import { count } from "./format.js";
+import { store, model as findModel, on } from "./store.js";
+import { datasets, datasetNamed, nameProblem } from "./datasets.js";
+import { Form, textField, numberField, selectField, checkField } from "./fields.js";
+import { choiceField, supportOptions } from "./choices.js";
+import { newFolder } from "./captions.js";
+
+const DEFAULTS = { steps: 500, rank: 16, lr: 1e-4, batch: 4 };
+
+export function makeTrainForm({ onsubmit, onpick }) {
+  const form = new Form({ draft: "train", onsubmit: () => send(), classes: "train-form" });
+  const folder = newFolder({ ondone: (name) => { dataset.set(name); form.keep(); onpick(name); } });
+  const fresh = h("button.quiet.small", { type: "button", onclick: () => folder.open() }, icon("plus"), "New folder");
+  const dataset = form.add(selectField({ name: "dataset", label: "Pictures to learn from", beside: fresh,
+    check: (value) => (!value ? "Choose a folder, or drop pictures on the right to make one."
+      : datasetNamed(value)?.pictures === 0 ? "This folder is empty. Add pictures to it first." : "") }));
+  const name = form.add(textField({ name: "name", label: "Name of the LoRA", placeholder: "my-style",
+    check: (value) => nameProblem(value.trim(), "The LoRA") }));
+  const model = form.add(selectField({ name: "model", label: "Model" }));
+  const trigger = form.add(textField({ name: "trigger", label: "Trigger word", placeholder: "none",
+    hint: "Goes before every caption. Later, write it in a prompt to call up what was learned." }));
+  const steps = form.add(numberField({ name: "steps", label: "Steps", min: 1, max: 1000000 }));
+  const batch = form.add(numberField({ name: "batch", label: "Pictures per step", min: 1, max: 1024 }));
+  const rank = form.add(numberField({ name: "rank", label: "Rank", min: 1, max: 1024 }));
+  const lr = form.add(numberField({ name: "lr", label: "Learning rate", min: 1e-8, max: 1, step: "any" }));
+  const resolution = form.add(numberField({ name: "resolution", label: "Picture size", min: 16, max: 8192,
+    empty: "the model's own" }));
+  const precision = form.add(choiceField({ name: "precision", label: "Precision" }));
+  const backward = form.add(choiceField({ name: "backward", label: "Gradients" }));
+  const compile = form.add(checkField({ name: "compile", label: "Compile" }));
+  const prompts = form.add(textField({ name: "sample_prompts", label: "Draw samples of", rows: 3,
+    placeholder: "one prompt per line", hint: "Drawn along the way, so that you see it learn." }));
+  const sampleEvery = form.add(numberField({ name: "sample_every", label: "Samples every … steps", min: 1, max: 1000000,
+    empty: "automatic" }));
+  const saveEvery = form.add(numberField({ name: "save_every", label: "Save every … steps", min: 1, max: 1000000,
+    empty: "automatic" }));
+  const seed = form.add(numberField({ name: "seed", label: "Seed", min: 0, max: Number.MAX_SAFE_INTEGER, empty: "random" }));
+  const more = h("details.fold", null, h("summary", null, "More", icon("down")),
+    h("div.stack", null, prompts.node, h("div.two", null, sampleEvery.node, saveEvery.node), seed.node));
+  const button = h("button.primary.big", { type: "submit" }, icon("play"), h("span", null, "Start training"));
+  const cannot = h("p.error", { role: "status" });
+  const settings = h("details.settings", null, h("summary", null, "Settings", icon("down")),
+    h("div.stack", null, trigger.node, model.node, h("div.two", null, steps.node, batch.node),
+      h("div.two", null, rank.node, lr.node), resolution.node, precision.node, backward.node, compile.node, more));
+  foldWhenNarrow(settings);
+  form.node.append(dataset.node, folder.node, name.node, settings, form.problem, cannot, button);
+
+  function sayDataset() {
+    const d = datasetNamed(dataset.get());
+    dataset.setHint(d && d.captioned < d.pictures
+      ? `${d.pictures - d.captioned} of ${d.pictures} have no caption yet.` : "");
+  }
+
+  function offerDatasets() {
+    const list = datasets.list;
+    dataset.offer(list.length ? list.map((d) => ({ value: d.name, label: `${d.name} (${count(d.pictures, "picture")})` }))
+      : [{ value: "", label: "No folder yet" }]);
+    sayDataset();
+  }
+
+  function offerModels() {
+    model.offer(store.info.models.map((m) => {
+      const why = m.error || (m.trains?.possible ? "" : m.trains?.why || "cannot be trained");
+      return { value: m.id, disabled: Boolean(why), label: why ? `${m.title} (${why})` : m.title };
+    }));
+  }
+
+  function useModel() {
+    const m = findModel(model.get());
+    const possible = Boolean(store.info.trains && m?.trains?.possible && !m.error);
+    fill(cannot, possible ? "" : m ? `Training does not work here: ${m.error || m.trains?.why || "this server was started without it."}`
+      : "There is no model that can be trained.");
+    button.disabled = !possible;
+    if (!m?.trains) return;
+    const t = m.trains;
+    resolution.box.placeholder = t.resolution ? `${t.resolution}, the model's own` : "the model's own";
+    precision.offer(supportOptions(t.precisions, { auto: "Uses 8 bits where it is faster here and learns as well." }));
+    backward.offer(supportOptions(t.backward, { auto: "Follows the precision." }));
+    backward.node.hidden = !(t.backward?.length);
+    compile.allow(Boolean(t.compile?.possible));
+    compile.setHint(t.compile?.possible ? t.compile.why || "Prepares the steps once, so that each is faster."
+      : `Not available: ${t.compile?.why || "not on this machine."}`);
+  }
+
+  form.node.addEventListener("change", (event) => {
+    if (event.target === model.control) useModel();
+    sayDataset();
+    if (event.target === dataset.control) onpick(dataset.get());
+  });
+  on("datasets", offerDatasets);
+  offerDatasets();
+  offerModels();
+  form.fill({ ...DEFAULTS, ...(store.info.models[0]?.trains?.defaults ?? {}) });
+  form.restore();
+  useModel();
+  form.restore();
+
+  function request() {
+    const v = form.raw();
+    const out = { mode: "lora", dataset: v.dataset, name: v.name.trim(), model: v.model, steps: v.steps, batch: v.batch,
+      rank: v.rank, lr: v.lr, resolution: v.resolution, precision: v.precision, trigger: v.trigger.trim(),
+      sample_every: v.sample_every, save_every: v.save_every, seed: v.seed };
+    const t = findModel(v.model)?.trains;
+    if (t?.backward?.length && v.backward !== "auto") out.backward = v.backward;
+    if (t?.compile?.possible) out.compile = v.compile;
+    const lines = v.sample_prompts.split("\n").map((l) => l.trim()).filter(Boolean);
+    if (lines.length) out.sample_prompts = lines;
+    for (const key of Object.keys(out)) if (out[key] === null || out[key] === undefined || out[key] === "") delete out[key];
+    return out;
+  }
+
+  async function send() {
+    if (button.disabled || !form.valid()) return;
+    button.disabled = true;
+    try { await onsubmit(request()); } catch (error) { form.showError(error); }
+    useModel();
+  }
+
+  return {
+    node: form.node,
+    dataset: () => dataset.get(),
+    setDataset(value) { dataset.set(value); sayDataset(); form.keep(); },
+    offerDatasets,
+    refresh() { offerModels(); useModel(); },
+  };
+}
