@@ -1,11 +1,11 @@
 // What the server has, and work to ask for.
 #include <algorithm>
-#include <chrono>
 
 #include "halftone/base/error.h"
 #include "halftone/base/version.h"
 #include "halftone/runtime/devices.h"
 #include "halftone/server/api.h"
+#include "halftone/server/clock.h"
 
 namespace halftone {
 namespace {
@@ -59,8 +59,7 @@ ordered_json models_json(ApiContext& api) {
 
 HttpResponse info(ApiContext& api) {
   ordered_json out = {{"version", version()}, {"store", api.store.name()}};
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  out["uptime"] = std::chrono::duration<double>(now).count() - api.started;
+  out["uptime"] = wall_seconds() - api.started;
   out["devices"] = devices_json(api.shelf);
   out["why_no_gpu"] = list_gpus().note;
   const Store::Counts counts = api.store.counts();

@@ -3,17 +3,13 @@
 #include <sodium.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "halftone/base/error.h"
 #include "halftone/server/api_error.h"
+#include "halftone/server/clock.h"
 
 namespace halftone {
 namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::string to_hex(const unsigned char* bytes, size_t count) {
   std::string hex(2 * count + 1, '\0');
@@ -107,7 +103,7 @@ std::string Auth::check(const HttpRequest& request, bool is_open) {
     {
       const std::scoped_lock lock(mutex_);
       const auto session = sessions_.find(hash_of_key(cookie));
-      if (session != sessions_.end() && session->second.until > now()) {
+      if (session != sessions_.end() && session->second.until > steady_seconds()) {
         owner = session->second.owner;
       }
     }
@@ -126,9 +122,10 @@ std::string Auth::log_in(const std::string& key) {
   constexpr size_t kMostSessions = 10000;
   const std::string cookie = random_hex();
   const std::scoped_lock lock(mutex_);
-  std::erase_if(sessions_, [](const auto& session) { return session.second.until < now(); });
+  std::erase_if(sessions_,
+                [](const auto& session) { return session.second.until < steady_seconds(); });
   if (sessions_.size() >= kMostSessions) sessions_.erase(sessions_.begin());
-  sessions_[hash_of_key(cookie)] = {*owner, now() + kLasts};
+  sessions_[hash_of_key(cookie)] = {*owner, steady_seconds() + kLasts};
   return cookie;
 }
 

@@ -27,7 +27,7 @@ std::string kind_of(const fs::path& file) {
   return kind;
 }
 
-std::string type_of(const fs::path& file) {
+std::string media_type(const fs::path& file) {
   const std::string kind = kind_of(file);
   if (kind == ".png") return "image/png";
   if (kind == ".webp") return "image/webp";
@@ -212,7 +212,7 @@ void Datasets::remove_file(const std::string& name, const std::string& file) {
   const Found found = find_editable(name);
   const fs::path path = inside_all(found.path, file);
   std::error_code error;
-  if (type_of(path).empty() || !fs::is_regular_file(path, error) || !fs::remove(path, error)) {
+  if (media_type(path).empty() || !fs::is_regular_file(path, error) || !fs::remove(path, error)) {
     throw not_found(fmt::format("there is no '{}'", printable(file)));
   }
   if (is_picture_name(path)) fs::remove(fs::path(path).replace_extension(".txt"), error);
@@ -222,7 +222,7 @@ Datasets::File Datasets::file(const std::string& name, const std::string& file) 
   const Found found = find(name);
   const fs::path path = inside_all(found.path, file);
   std::error_code error;
-  const std::string type = type_of(path);
+  const std::string type = media_type(path);
   if (type.empty() || !fs::is_regular_file(path, error)) {
     throw not_found(fmt::format("there is no '{}'", printable(file)));
   }

@@ -9,6 +9,7 @@
 #include "halftone/io/png.h"
 #include "halftone/runtime/devices.h"
 #include "halftone/server/api_error.h"
+#include "halftone/server/clock.h"
 #include "halftone/server/long_job.h"
 
 namespace halftone {
@@ -16,13 +17,6 @@ namespace {
 
 using nlohmann::json;
 using nlohmann::ordered_json;
-
-double steady_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-double wall_now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 }  // namespace
 
@@ -126,7 +120,7 @@ void GenerateWorker::end_unwanted() {
   for (const JobPtr& job : jobs) {
     if (job->cancelled) {
       finish(job, JobState::kCancelled);
-    } else if (job->stored.deadline > 0 && wall_now() > job->stored.deadline) {
+    } else if (job->stored.deadline > 0 && wall_seconds() > job->stored.deadline) {
       ApiError late(504, "timeout", "timeout", "it took longer than it was given");
       finish(job, JobState::kFailed, dump(error_json(late)["error"]));
     }
@@ -155,7 +149,7 @@ void GenerateWorker::take_jobs() {
     auto job = std::make_shared<PictureJob>();
     job->stored = std::move(*stored);
     job->request = json::parse(job->stored.request, nullptr, false);
-    job->started = steady_now();
+    job->started = steady_seconds();
     {
       const std::scoped_lock lock(mutex_);
       jobs_.push_back(job);
@@ -246,7 +240,7 @@ void GenerateWorker::fill_rows() {
         if (!first && lane->room_for(job->asked, 1, options_.max_memory, 0) == 0) break;
         if (job->begun == 0) tell_progress(job, "text", true);
         lane->begin(job, job->begun++);
-        lane->last_used = steady_now();
+        lane->last_used = steady_seconds();
       }
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kCancelled) return;  // while its text was encoded
@@ -256,7 +250,7 @@ void GenerateWorker::fill_rows() {
 }
 
 void GenerateWorker::step(GenerateLane& lane) {
-  const double now = steady_now();
+  const double now = steady_seconds();
   std::vector<PictureRow*> shown;
   for (PictureRow& row : lane.rows()) {
     PictureJob& job = *row.owner;
@@ -269,11 +263,11 @@ void GenerateWorker::step(GenerateLane& lane) {
   }
   try {
     const size_t rows = lane.rows().size();
-    const auto start = steady_now();
+    const auto start = steady_seconds();
     if (!lane.step()) return end_unwanted();
     with_.metrics.add("halftone_steps_total");
     with_.metrics.add("halftone_rows_total", static_cast<double>(rows));
-    with_.metrics.add("halftone_step_seconds_total", steady_now() - start);
+    with_.metrics.add("halftone_step_seconds_total", steady_seconds() - start);
   } catch (const Error& error) {
     return fail_lane(lane, error);
   }
@@ -292,16 +286,16 @@ void GenerateWorker::step(GenerateLane& lane) {
     // A failed job's other rows are gone: begin again.
     if (done.owner->lane == nullptr) row = lane.rows().begin();
   }
-  lane.last_used = steady_now();
+  lane.last_used = steady_seconds();
 }
 
 void GenerateWorker::finish_picture(GenerateLane& lane, const PictureRow& row) {
   const JobPtr job = row.owner;
   if (job->lane == nullptr) return;  // it has ended
   try {
-    const double start = steady_now();
+    const double start = steady_seconds();
     const Tensor image = lane.picture(row);
-    with_.metrics.add("halftone_decode_seconds_total", steady_now() - start);
+    with_.metrics.add("halftone_decode_seconds_total", steady_seconds() - start);
     with_.metrics.add("halftone_pictures_total");
     StoredFile file;
     file.name = fmt::format("{}.png", row.index + 1);
@@ -329,7 +323,7 @@ void GenerateWorker::finish_picture(GenerateLane& lane, const PictureRow& row) {
     all.insert(all.end(), fallbacks.begin(), fallbacks.end());
     job->summary = {{"precision", choice_json(lane.loaded().precision)},
                     {"device", choice_json(lane.loaded().device)},
-                    {"seconds", steady_now() - job->started},
+                    {"seconds", steady_seconds() - job->started},
                     {"fallbacks", all}};
     for (const std::string& line : all) {
       change.events.emplace_back("fallback",
@@ -361,7 +355,7 @@ void GenerateWorker::show_preview(GenerateLane& lane, const PictureRow& row) {
 }
 
 void GenerateWorker::tell_progress(const JobPtr& job, const char* stage, bool now) {
-  const double time = steady_now();
+  const double time = steady_seconds();
   if (!now && time - job->progress_told < options_.progress_every) return;
   job->progress_told = time;
   ordered_json progress = {{"stage", stage}, {"done", job->steps_done}, {"total", job->steps()}};
@@ -403,7 +397,7 @@ void GenerateWorker::finish(const JobPtr& job, JobState state, const std::string
                                {"kind", "generate"},
                                {"state", to_string(state)},
                                {"model", job->stored.model},
-                               {"seconds", steady_now() - job->started},
+                               {"seconds", steady_seconds() - job->started},
                                {"error", error}});
   changed_.notify_all();
 }

@@ -87,7 +87,7 @@ class GenerateWorker {
   std::list<std::pair<std::string, std::unique_ptr<GenerateLane>>> lanes_;
   std::list<JobPtr> jobs_;  // taken and not ended, in the order in which they came
   std::condition_variable changed_;
-  bool woken_ = false, stopping_ = false, gives_back_ = false;
+  bool woken_ = true, stopping_ = false, gives_back_ = false;
 
   JobPtr waiting_;                  // its model does not fit beside those that are busy
   std::vector<JobChange> unsaved_;  // that the store has not taken yet

@@ -1,19 +1,14 @@
 #include "halftone/server/long_job.h"
 
-#include <chrono>
-
 #include "halftone/base/error.h"
 #include "halftone/server/api_error.h"
+#include "halftone/server/clock.h"
 
 namespace halftone {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
-
-double seconds_of(auto time) {
-  return std::chrono::duration<double>(time.time_since_epoch()).count();
-}
 
 }  // namespace
 
@@ -36,9 +31,7 @@ LongJob::LongJob(const With& with, StoredJob stored)
       stored_(std::move(stored)),
       request_(nlohmann::json::parse(stored_.request, nullptr, false)) {}
 
-bool LongJob::late() const {
-  return stored_.deadline > 0 && seconds_of(std::chrono::system_clock::now()) > stored_.deadline;
-}
+bool LongJob::late() const { return stored_.deadline > 0 && wall_seconds() > stored_.deadline; }
 
 bool LongJob::ended() const { return cancelled_ || given_back_ || late(); }
 
@@ -53,7 +46,7 @@ void LongJob::tell(const std::string& type, ordered_json fields) {
 
 void LongJob::tell_progress(const ordered_json& progress, bool important) {
   constexpr double kEvery = 0.1;
-  const double now = seconds_of(std::chrono::steady_clock::now());
+  const double now = steady_seconds();
   if (!important && now - told_ < kEvery) return;
   told_ = now;
   ordered_json data = {{"job", stored_.id}};

@@ -38,7 +38,7 @@ class LongWorker {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::shared_ptr<LongJob> job_;  // under way
-  bool woken_ = false, stopping_ = false;
+  bool woken_ = true, stopping_ = false;
   std::thread thread_;
 };
 

@@ -1,6 +1,5 @@
 // Quantizing and comparing as jobs.
 #include "halftone/base/error.h"
-#include "halftone/base/version.h"
 #include "halftone/io/output.h"
 #include "halftone/quantize/budget.h"
 #include "halftone/quantize/compare_model.h"
@@ -105,7 +104,6 @@ ordered_json run_compare_job(LongJob& job) {
                        {"total", progress.total},
                        {"seconds_left", nullptr}});
   });
-  report.version = version();
   report.model = request.at("model");  // and not where it lies
   const fs::path folder = with.folders.run(job.stored().id);
   std::error_code ignored;

@@ -2,22 +2,17 @@
 
 #include <sodium.h>
 
-#include <chrono>
-
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
 #include "halftone/engine/checks.h"
 #include "halftone/server/api_error.h"
+#include "halftone/server/clock.h"
 #include "halftone/server/names.h"
 
 namespace halftone {
 namespace {
 
 using nlohmann::json;
-
-double wall_now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 // What JavaScript can hold exactly.
 constexpr int64_t kMostSeed = (int64_t{1} << 53) - 1;
@@ -75,7 +70,7 @@ NewJob job_of(const char* kind, const std::string& model, json request) {
   job.kind = kind;
   job.model = model;
   job.priority = request.value("priority", 0);
-  if (request.contains("timeout")) job.deadline = wall_now() + request["timeout"].get<double>();
+  if (request.contains("timeout")) job.deadline = wall_seconds() + request["timeout"].get<double>();
   job.request = dump(request);
   return job;
 }

@@ -12,6 +12,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/version.h"
 #include "halftone/server/api.h"
+#include "halftone/server/clock.h"
 #include "halftone/server/generate_worker.h"
 #include "halftone/server/http_server.h"
 #include "halftone/server/long_worker.h"
@@ -20,10 +21,6 @@ namespace halftone {
 namespace {
 
 namespace fs = std::filesystem;
-
-double wall_now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 bool is_local(const std::string& host) {
   return host == "::1" || host == "localhost" || host.starts_with("127.");
@@ -127,7 +124,7 @@ class Server::Impl {
              },
              [this] { return http_ == nullptr ? 0 : http_->connections(); },
              stopping_,
-             wall_now()} {
+             wall_seconds()} {
     check_openness(options_, *store_);
     for (const auto add :
          {add_operation_routes, add_native_routes, add_job_routes, add_dataset_routes,
