@@ -145,8 +145,8 @@ void Model::load_denoiser() {
   std::map<std::string, float> input_scales;
   std::set<std::string> full_precision;
   Weights weights = finite(
-      load_weights(file, {&graph, 1}, parts_.denoiser->names(file), &input_scales, &full_precision), file,
-      options_);
+      load_weights(file, {&graph, 1}, parts_.denoiser->names(file), &input_scales, &full_precision),
+      file, options_);
   originals_ = weights;
 
   auto stored = quantized_formats(weights);
@@ -157,8 +157,9 @@ void Model::load_denoiser() {
   // What a quantized file keeps in high precision stays so, whatever format is asked for.
   if (options_.format || options_.recipe || !stored.empty()) {
     if (options_.automatic && !stored.empty()) options_.activations = DType::kBF16;
-    recipe = options_.recipe ? *options_.recipe
-                             : parts_.denoiser->recipe(stored.empty() ? *options_.format : formats::bf16);
+    recipe = options_.recipe
+                 ? *options_.recipe
+                 : parts_.denoiser->recipe(stored.empty() ? *options_.format : formats::bf16);
     recipe->stored = stored;
     recipe->input_scales.insert(input_scales.begin(), input_scales.end());
     if (!options_.recipe) recipe->activations = options_.quantize_activations;
