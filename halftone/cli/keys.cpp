@@ -24,7 +24,7 @@ std::unique_ptr<Store> store_of(const StoreFlags& flags) {
   ServerOptions options;
   options.data = flags.data.empty() ? usual_data_folder() : std::filesystem::path(flags.data);
   options.store = flags.store;
-  return open_store(options);
+  return open_store(options, StoreUse::kBeside);
 }
 
 void add_key(const StoreFlags& flags) {

@@ -1,5 +1,7 @@
 #include "halftone/server/api_error.h"
 
+#include <filesystem>
+
 namespace halftone {
 
 std::string dump(const nlohmann::ordered_json& json) {
@@ -7,8 +9,11 @@ std::string dump(const nlohmann::ordered_json& json) {
 }
 
 ApiError api_error(const Error& error) {
+  const bool is_path = error.where().find('/') != std::string::npos;
   const auto made = [&](int status, const char* code) {
-    return ApiError(status, code, error.where(), error.message());
+    if (!is_path) return ApiError(status, code, error.where(), error.message());
+    const std::string name = std::filesystem::path(error.where()).filename().string();
+    return ApiError(status, code, "", name + ": " + error.message());
   };
   switch (error.code()) {
     case ErrorCode::kUsage:
@@ -42,6 +47,7 @@ HttpResponse error_response(const ApiError& error) {
   if (error.retry_after > 0) {
     response.headers.emplace_back("Retry-After", std::to_string(error.retry_after));
   }
+  if (!error.allowed.empty()) response.headers.emplace_back("Allow", error.allowed);
   if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
 }

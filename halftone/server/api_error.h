@@ -22,6 +22,7 @@ struct ApiError : std::exception {
   int status;
   std::string code, field, message;
   int retry_after = 0;  // seconds; 0: not said
+  std::string allowed;  // methods, with 405
 };
 
 inline ApiError invalid(const std::string& field, const std::string& message) {
@@ -29,8 +30,7 @@ inline ApiError invalid(const std::string& field, const std::string& message) {
 }
 inline ApiError not_found(const std::string& what) { return {404, "not_found", "", what}; }
 
-// What the engine throws, in the server's words. Paths of this machine stay here: `hidden` is the
-// beginning of paths that are cut off.
+// What the engine throws, in the server's words. Paths of this machine stay here.
 ApiError api_error(const Error& error);
 
 nlohmann::ordered_json error_json(const ApiError& error);  // {"error": {...}}

@@ -1,4 +1,7 @@
 // Jobs: listed, looked at, watched, cancelled, resumed, removed, and their results.
+#include <algorithm>
+#include <charconv>
+
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
 #include "halftone/server/api.h"
@@ -23,7 +26,13 @@ ordered_json time_json(double time) {
 HttpResponse list_jobs(ApiContext& api, const ApiCall& call) {
   JobFilter filter;
   const auto& query = call.request.query;
-  if (const auto kind = query.find("kind"); kind != query.end()) filter.kind = kind->second;
+  if (const auto kind = query.find("kind"); kind != query.end() && !kind->second.empty()) {
+    filter.kind = kind->second;
+    static constexpr const char* kKinds[] = {"generate", "train", "quantize", "compare"};
+    if (std::ranges::count(kKinds, filter.kind) == 0) {
+      throw invalid("kind", fmt::format("'{}' is none", printable(filter.kind)));
+    }
+  }
   if (const auto state = query.find("state"); state != query.end() && !state->second.empty()) {
     filter.state = parse_job_state(state->second);
     if (!filter.state)
@@ -79,9 +88,14 @@ HttpResponse events_of(ApiContext& api, const ApiCall& call, const std::string& 
   constexpr int64_t kMost = int64_t{1} << 53;
   after = call.number("after", after, 0, kMost);
   if (!last.empty()) {
-    char* end = nullptr;
-    after = std::strtoll(last.c_str(), &end, 10);
-    if (*end != '\0' || after < 0) throw invalid("Last-Event-ID", "is not one of ours");
+    const auto [end, error] = std::from_chars(last.data(), last.data() + last.size(), after);
+    if (error != std::errc() || end != last.data() + last.size() || after < 0) {
+      throw invalid("Last-Event-ID", "is not one of ours");
+    }
+  }
+  // Of another store, which had come further: from the beginning of a job, or from now on.
+  if (after > api.hub.last()) {
+    after = job.empty() ? api.hub.last() : 0;
   }
   HttpResponse response;
   if (!job.empty() && has_ended(find_job(api, job).state) && api.hub.after(after, job, 1).empty()) {

@@ -15,8 +15,29 @@ constexpr const char* kIgnored[] = {"quality",    "style",          "user",
                                     "background", "moderation",     "output_compression",
                                     "stream",     "partial_images", "output_format"};
 
+// Fields of theirs, and what they are called in the native API.
+constexpr std::pair<const char*, const char*> kNames[] = {{"prompt", "prompt"},
+                                                          {"model", "model"},
+                                                          {"n", "count"},
+                                                          {"steps", "steps"},
+                                                          {"seed", "seed"},
+                                                          {"guidance", "guidance"},
+                                                          {"guidance_scale", "guidance"},
+                                                          {"negative_prompt", "negative"},
+                                                          {"precision", "precision"},
+                                                          {"scheduler", "scheduler"},
+                                                          {"loras", "loras"}};
+
 ordered_json model_json(const ModelOnShelf& model) {
   return {{"id", model.id}, {"object", "model"}, {"created", 0}, {"owned_by", "halftone"}};
+}
+
+// What a field is called here.
+std::string param_of(const std::string& field, const json& body) {
+  for (const auto& [theirs, ours] : kNames) {
+    if (field == ours && body.is_object() && body.contains(theirs)) return theirs;
+  }
+  return field;
 }
 
 // Its clients read errors in this shape.
@@ -46,17 +67,7 @@ Asked read_request(const json& body) {
   const auto copy = [&](const char* from, const char* to) {
     if (body.contains(from) && !body[from].is_null()) asked.generate[to] = body[from];
   };
-  copy("prompt", "prompt");
-  copy("model", "model");
-  copy("n", "count");
-  copy("steps", "steps");
-  copy("seed", "seed");
-  copy("guidance", "guidance");
-  copy("guidance_scale", "guidance");
-  copy("negative_prompt", "negative");
-  copy("precision", "precision");
-  copy("scheduler", "scheduler");
-  copy("loras", "loras");
+  for (const auto& [theirs, ours] : kNames) copy(theirs, ours);
   if (body.contains("size") && body["size"] != "auto") copy("size", "size");
   asked.generate["previews"] = false;
   if (body.contains("response_format") && !body["response_format"].is_null()) {
@@ -75,13 +86,11 @@ Asked read_request(const json& body) {
       if (name == ignored) asked.ignored.push_back(name);
     }
   }
-  static constexpr const char* kKnown[] = {
-      "prompt",    "model",     "n",        "size",           "response_format",
-      "steps",     "seed",      "guidance", "guidance_scale", "negative_prompt",
-      "precision", "scheduler", "loras"};
+  static constexpr const char* kOthers[] = {"size", "response_format"};
   for (const auto& [name, value] : body.items()) {
     bool known = false;
-    for (const char* one : kKnown) known |= name == one;
+    for (const char* one : kOthers) known |= name == one;
+    for (const auto& [theirs, ours] : kNames) known |= name == theirs;
     for (const std::string& one : asked.ignored) known |= name == one;
     if (!known) throw invalid(printable(name), "is not known here");
   }
@@ -122,10 +131,13 @@ void generate(ApiContext& api, const ApiCall& call, const std::shared_ptr<HttpEx
     reply_when_ended(api, job.id, exchange, [&api, asked, host](const StoredJob& ended) {
       return pictures(api, ended, asked, host);
     });
-  } catch (const ApiError& error) {
+  } catch (ApiError& error) {
+    error.field = param_of(error.field, call.body);
     exchange->reply(openai_error(error));
   } catch (const Error& error) {
-    exchange->reply(openai_error(api_error(error)));
+    ApiError told = api_error(error);
+    told.field = param_of(told.field, call.body);
+    exchange->reply(openai_error(told));
   }
 }
 

@@ -2,6 +2,7 @@
 // many fields that mean nothing here: what was not used is named in the answer's info.
 #include "halftone/server/api.h"
 
+#include <cmath>
 #include <set>
 
 #include "halftone/base/error.h"
@@ -36,7 +37,7 @@ json take_loras(std::string& prompt) {
     if (colon != std::string::npos) {
       char* stop = nullptr;
       strength = std::strtod(inner.c_str() + colon + 1, &stop);
-      if (stop == inner.c_str() + colon + 1)
+      if (stop == inner.c_str() + colon + 1 || !std::isfinite(strength))
         throw invalid("prompt", "has a <lora:> without a number");
     }
     loras.push_back({{"name", inner.substr(0, colon)}, {"strength", strength}});
@@ -72,11 +73,13 @@ json read_request(const json& body, const std::string& chosen, std::set<std::str
   const json seed = take("seed");
   if (!seed.is_null() && seed != -1) out["seed"] = seed;
   const json batch = take("batch_size"), runs = take("n_iter");
-  const auto whole = [](const json& value) {
-    return value.is_number_integer() ? value.get<int64_t>() : int64_t{1};
+  const auto whole = [](const char* field, const json& value) {
+    constexpr int64_t kMost = 1000;
+    if (value.is_null()) return int64_t{1};
+    if (value.is_number_integer() && value >= 1 && value <= kMost) return value.get<int64_t>();
+    throw invalid(field, fmt::format("is no whole number from 1 to {}", kMost));
   };
-  constexpr int64_t kMost = 1000;
-  out["count"] = std::min(kMost, whole(batch)) * std::min(kMost, whole(runs));
+  out["count"] = whole("batch_size", batch) * whole("n_iter", runs);
   std::string model = chosen;
   const json settings = take("override_settings");
   if (settings.is_object() && settings.contains("sd_model_checkpoint") &&
@@ -131,13 +134,25 @@ HttpResponse answer(ApiContext& api, const StoredJob& job, const json& asked,
   return json_response({{"images", images}, {"parameters", asked}, {"info", dump(info)}});
 }
 
+// Errors by the names that were sent.
+NewJob txt2img_job(ApiContext& api, const json& request) {
+  try {
+    return generate_job(api.schemas, api.limits, api.shelf, request);
+  } catch (ApiError& error) {
+    if (error.field == "guidance") error.field = "cfg_scale";
+    if (error.field == "negative") error.field = "negative_prompt";
+    if (error.field == "count") error.field = "batch_size";
+    if (error.field == "scheduler") error.field = "sampler_name";
+    throw;
+  }
+}
+
 void txt2img(ApiContext& api, Chosen& chosen, const ApiCall& call,
              const std::shared_ptr<HttpExchange>& exchange) {
   std::set<std::string> unused;
   json request = read_request(call.body, chosen.get(), unused);
   drop_useless(api.shelf, *api.shelf.model(request.value("model", "")), request, unused);
-  const StoredJob job =
-      submit(api, generate_job(api.schemas, api.limits, api.shelf, request), call.owner);
+  const StoredJob job = submit(api, txt2img_job(api, request), call.owner);
   reply_when_ended(api, job.id, exchange,
                    [&api, asked = call.body, unused](const StoredJob& ended) {
                      return answer(api, ended, asked, unused);

@@ -1,6 +1,7 @@
 #include "halftone/server/auth.h"
 
 #include <sodium.h>
+#include <strings.h>
 
 #include <algorithm>
 
@@ -31,8 +32,18 @@ bool same(const std::string& a, const std::string& b) {
 
 // "127.0.0.1:8080" -> "127.0.0.1"; "[::1]:80" -> "::1".
 std::string host_name(std::string host) {
+  for (char& c : host) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
   if (host.starts_with('[')) return host.substr(1, host.find(']') - 1);
   return host.substr(0, host.find(':'));
+}
+
+// A page of somebody else can have any name stand for this machine, but not an address.
+bool is_address(const std::string& name) {
+  const auto among = [&](const char* letters) {
+    return name.find_first_not_of(letters) == std::string::npos;
+  };
+  return !name.empty() && (among("0123456789.") ||
+                           (among("0123456789abcdef:.") && name.find(':') != std::string::npos));
 }
 
 std::string cookie_of(const HttpRequest& request) {
@@ -59,9 +70,13 @@ std::string hash_of_key(const std::string& key) {
   return to_hex(hash, sizeof hash);
 }
 
-Auth::Auth(Store& store, bool needs_key, std::vector<std::string> hosts)
-    : store_(store), needs_key_(needs_key), hosts_(std::move(hosts)) {
+Auth::Auth(Store& store, Need need, std::vector<std::string> hosts)
+    : store_(store), need_(need), hosts_(std::move(hosts)) {
   if (sodium_init() < 0) throw Error(ErrorCode::kIo, "libsodium", "cannot be started");
+}
+
+bool Auth::needs_key() const {
+  return need_ == Need::kEverybody || (need_ == Need::kIfThereAreKeys && !store_.keys().empty());
 }
 
 std::optional<std::string> Auth::owner_of(const std::string& key) {
@@ -74,10 +89,11 @@ std::optional<std::string> Auth::owner_of(const std::string& key) {
 }
 
 // A page of somebody else may make a browser send requests here, but not choose these headers.
-void Auth::check_origin(const HttpRequest& request) const {
+void Auth::check_origin(const HttpRequest& request, bool is_open) const {
   const std::string host = request.header("host");
+  if (host.empty() && is_open) return;  // no browser: it would name the host
   const std::string name = host_name(host);
-  if (!hosts_.empty() && std::ranges::count(hosts_, name) == 0) {
+  if (!needs_key() && !is_address(name) && std::ranges::count(hosts_, name) == 0) {
     throw ApiError(403, "forbidden", "",
                    fmt::format("requests for the host '{}' are not answered", printable(name)));
   }
@@ -90,10 +106,10 @@ void Auth::check_origin(const HttpRequest& request) const {
 }
 
 std::string Auth::check(const HttpRequest& request, bool is_open) {
-  check_origin(request);
-  if (is_open || !needs_key_) return "";
-  const std::string bearer = "Bearer ", given = request.header("authorization");
-  if (given.starts_with(bearer)) {
+  check_origin(request, is_open);
+  if (is_open || !needs_key()) return "";
+  const std::string bearer = "bearer ", given = request.header("authorization");
+  if (::strncasecmp(given.c_str(), bearer.c_str(), bearer.size()) == 0) {
     const auto owner = owner_of(given.substr(bearer.size()));
     if (owner) return *owner;
     throw ApiError(401, "unauthorized", "", "this key is not known");

@@ -18,11 +18,12 @@ std::string hash_of_key(const std::string& key);
 
 class Auth {
  public:
-  // Without `needs_key` everyone may ask who reaches the server. `hosts` are the names that Host
-  // may have; empty: any.
-  Auth(Store& store, bool needs_key, std::vector<std::string> hosts);
+  enum class Need : uint8_t { kNobody, kIfThereAreKeys, kEverybody };
+  // Where no key is needed, everyone may ask who reaches the server by one of these names (in lower
+  // case) or by an address.
+  Auth(Store& store, Need need, std::vector<std::string> hosts);
 
-  bool needs_key() const { return needs_key_; }
+  bool needs_key() const;
   // Whose request it is; an ApiError (401, 403) where it is not to be answered. `is_open` paths
   // need no key.
   std::string check(const HttpRequest& request, bool is_open);
@@ -35,10 +36,10 @@ class Auth {
 
  private:
   std::optional<std::string> owner_of(const std::string& key);
-  void check_origin(const HttpRequest& request) const;
+  void check_origin(const HttpRequest& request, bool is_open) const;
 
   Store& store_;
-  bool needs_key_;
+  Need need_;
   std::vector<std::string> hosts_;
   std::mutex mutex_;
   struct Session {

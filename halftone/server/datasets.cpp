@@ -94,7 +94,9 @@ std::vector<std::pair<std::string, Datasets::Found>> Datasets::all() const {
     std::error_code error;
     for (fs::directory_iterator at(place, error), end; !error && at != end; at.increment(error)) {
       const std::string name = at->path().filename().string();
+      // What is ours are folders; a link to somewhere else is not.
       if (name.starts_with('.') || !is_folder(at->path())) continue;
+      if (editable && at->is_symlink(error)) continue;
       const bool taken = std::ranges::any_of(found, [&](const auto& f) { return f.first == name; });
       if (!taken) found.emplace_back(name, Found{at->path(), editable});
     }
@@ -141,7 +143,7 @@ ordered_json Datasets::describe(const std::string& name) const {
   ordered_json items = ordered_json::array(), skipped = ordered_json::array();
   // A picture without a caption is one that is still to get it.
   const char* const kNone = "\x01";
-  const Dataset data = find_pictures(found.path, {kNone, ""});
+  const Dataset data = find_pictures(found.path, {kNone, "", !found.editable});
   for (const DataItem& item : data.items) {
     const std::string file = item.picture.lexically_relative(found.path).string();
     items.push_back(
@@ -161,7 +163,8 @@ ordered_json Datasets::describe(const std::string& name) const {
 void Datasets::create(const std::string& name) {
   const fs::path path = inside(own_, "name", name);
   std::error_code error;
-  if (!fs::create_directory(path, error)) {
+  const bool taken = std::ranges::any_of(all(), [&](const auto& set) { return set.first == name; });
+  if (taken || !fs::create_directory(path, error)) {
     if (error) throw Error(ErrorCode::kIo, "name", "{}", error.message());
     throw ApiError(409, "conflict", "name", fmt::format("there is a dataset '{}' already", name));
   }
@@ -189,6 +192,9 @@ bool Datasets::put(const std::string& name, const std::string& file, const std::
   }
   std::error_code error;
   fs::create_directories(path.parent_path(), error);
+  if (!is_folder(path.parent_path()) || is_folder(path)) {
+    throw ApiError(409, "conflict", "file", "something else has this name");
+  }
   const bool is_new = !path_exists(path);
   if (kind == ".txt") {
     write_file(path, bytes);

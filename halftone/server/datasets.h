@@ -17,6 +17,7 @@ class Datasets {
   nlohmann::ordered_json list() const;
   nlohmann::ordered_json describe(const std::string& name) const;
   std::filesystem::path folder(const std::string& name) const;  // an ApiError where there is none
+  bool is_editable(const std::string& name) const { return find(name).editable; }
 
   void create(const std::string& name);
   void remove(const std::string& name);

@@ -149,6 +149,10 @@ void GenerateWorker::take_jobs() {
     auto job = std::make_shared<PictureJob>();
     job->stored = std::move(*stored);
     job->request = json::parse(job->stored.request, nullptr, false);
+    if (job->request.is_object()) {  // known before its model is there
+      job->asked.steps = job->request.value("steps", job->asked.steps);
+      job->asked.count = job->request.value("count", job->asked.count);
+    }
     job->started = steady_seconds();
     {
       const std::scoped_lock lock(mutex_);

@@ -124,6 +124,17 @@ HttpRequest plain_request(http::request<http::string_body>&& from, HttpTarget&& 
   return request;
 }
 
+// What two servers in a row might read in different ways; null where there is nothing.
+const char* problem_of(const http::request<http::string_body>& request) {
+  if (request.count(http::field::host) > 1) return "there is more than one Host";
+  if (request.count(http::field::host) == 0 && request.version() >= 11) return "there is no Host";
+  if (request.count(http::field::content_length) > 1) return "there is more than one length";
+  const auto coding = request[http::field::transfer_encoding];
+  if (!coding.empty() && !beast::iequals(coding, "chunked"))
+    return "bodies may be chunked, no more";
+  return nullptr;
+}
+
 // Whether the other side has closed, found without taking anything from it.
 bool is_closed(tcp::socket& socket) {
   char byte = 0;
@@ -138,6 +149,9 @@ class HttpServer::Impl {
   Impl(const HttpOptions& options, HttpHandler handler)
       : options_(options), handler_(std::move(handler)), acceptor_(asio::make_strand(context_)) {
     listen();
+  }
+
+  void start() {
     asio::co_spawn(acceptor_.get_executor(), accept(), asio::detached);
     // Signals are for whoever waits for them, not for these threads.
     sigset_t all, before;
@@ -261,6 +275,10 @@ class HttpServer::Impl {
   awaitable<bool> answer(beast::tcp_stream& stream, http::request<http::string_body> from) {
     const bool keep_alive = from.keep_alive(), head = from.method() == http::verb::head;
     auto target = parse_target(from.target());
+    if (const char* problem = problem_of(from)) {
+      HttpResponse refusal = options_.refusal(400, problem);
+      co_return co_await send(stream, refusal, false, head);
+    }
     if (!target) {
       HttpResponse refusal = options_.refusal(400, "the target is no path");
       co_return co_await send(stream, refusal, false, head);
@@ -296,7 +314,7 @@ class HttpServer::Impl {
   awaitable<bool> send(beast::tcp_stream& stream, HttpResponse& response, bool keep_alive,
                        bool head) {
     stream.expires_after(options_.body_timeout);
-    if (response.stream) co_return co_await send_stream(stream, response);
+    if (response.stream) co_return co_await send_stream(stream, response, head);
     if (!response.file.empty()) {
       http::response<http::file_body> message;
       error_code error;
@@ -336,13 +354,13 @@ class HttpServer::Impl {
   }
 
   // In chunks, as they come.
-  awaitable<bool> send_stream(beast::tcp_stream& stream, const HttpResponse& response) {
+  awaitable<bool> send_stream(beast::tcp_stream& stream, const HttpResponse& response, bool head) {
     http::response<http::empty_body> message;
     put_headers(message, response, false);
     message.chunked(true);
     http::response_serializer<http::empty_body> serializer(message);
     auto [error, size] = co_await http::async_write_header(stream, serializer, use_result);
-    if (error) co_return false;
+    if (error || head) co_return false;
     const auto bell = std::make_shared<Bell>(stream.get_executor());
     response.stream->on_ready([bell] { bell->ring(); });
     auto quiet_since = std::chrono::steady_clock::now();
@@ -405,6 +423,7 @@ class HttpServer::Impl {
 HttpServer::HttpServer(const HttpOptions& options, HttpHandler handler)
     : impl_(std::make_unique<Impl>(options, std::move(handler))) {}
 HttpServer::~HttpServer() = default;
+void HttpServer::start() { impl_->start(); }
 uint16_t HttpServer::port() const { return impl_->port(); }
 int HttpServer::connections() const { return impl_->connections(); }
 void HttpServer::stop_listening() { impl_->stop_listening(); }

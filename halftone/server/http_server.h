@@ -27,12 +27,13 @@ struct HttpOptions {
 
 class HttpServer {
  public:
-  // Listens from here on; an Error that names "host" or "port" where it cannot.
+  // Listens; an Error that names "host" or "port" where it cannot.
   HttpServer(const HttpOptions& options, HttpHandler handler);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
+  void start();  // answers from here on
   uint16_t port() const;
   int connections() const;
   // No new connections; those that are there may finish what they are at.

@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 
 #include "halftone/base/error.h"
+#include "halftone/io/output.h"
 #include "halftone/server/api_error.h"
 
 namespace halftone {
@@ -31,6 +32,7 @@ class Log::Impl {
   explicit Impl(const Options& options) : json_(options.json) {
     try {
       spdlog::sink_ptr sink;
+      if (!options.file.empty()) check_output_file(options.file);
       if (options.file.empty()) {
         sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
       } else {

@@ -2,9 +2,13 @@
 
 #include <sodium.h>
 
+#include <algorithm>
+#include <charconv>
+
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
 #include "halftone/engine/checks.h"
+#include "halftone/quantize/budget.h"
 #include "halftone/server/api_error.h"
 #include "halftone/server/clock.h"
 #include "halftone/server/names.h"
@@ -48,10 +52,16 @@ ObjectSchema common_job(ObjectSchema schema) {
 void read_size(json& body) {
   const auto found = body.find("size");
   if (found == body.end()) return;
+  for (const char* other : {"width", "height"}) {
+    if (body.contains(other)) throw invalid("size", fmt::format("and {} say the same", other));
+  }
   const std::string text = found->get<std::string>();
-  int64_t width = 0, height = 0;
-  char rest = 0;
-  if (std::sscanf(text.c_str(), "%6ldx%6ld%c", &width, &height, &rest) != 2) {
+  const char* const end = text.data() + text.size();
+  uint16_t width = 0, height = 0;
+  const auto [times, wrong] = std::from_chars(text.data(), end, width);
+  const bool has_height = wrong == std::errc() && times != end && *times == 'x';
+  const auto [stop, also_wrong] = std::from_chars(has_height ? times + 1 : end, end, height);
+  if (!has_height || also_wrong != std::errc() || stop != end) {
     throw invalid("size", fmt::format("'{}' is not WIDTHxHEIGHT", printable(text)));
   }
   body["width"] = width;
@@ -224,6 +234,9 @@ NewJob generate_job(const RequestSchemas& schemas, const RequestLimits& limits, 
   asked.steps = request["steps"];
   asked.guidance = request["guidance"];
   asked.count = request["count"];
+  if (request["seed"].get<int64_t>() + asked.count - 1 > kMostSeed) {
+    throw invalid("seed", fmt::format("and those after it are beyond {}", kMostSeed));
+  }
   check(asked, usual.guidance_rule);
   parts.latent_shape(asked.width, asked.height);
   check_prompts(asked, parts);
@@ -239,6 +252,13 @@ NewJob generate_job(const RequestSchemas& schemas, const RequestLimits& limits, 
   return job_of("generate", key, std::move(request));
 }
 
+void check_new_model(Shelf& shelf, const std::filesystem::path& models, const std::string& name) {
+  const bool on_shelf =
+      std::ranges::any_of(shelf.models(), [&](const auto& model) { return model->id == name; });
+  if (!on_shelf && !path_exists(inside(models, "name", name))) return;
+  throw ApiError(409, "conflict", "name", fmt::format("there is a model '{}' already", name));
+}
+
 NewJob quantize_job(const RequestSchemas& schemas, Shelf& shelf, const json& body,
                     const std::filesystem::path& models) {
   json request = checked(schemas.quantize, body);
@@ -251,9 +271,9 @@ NewJob quantize_job(const RequestSchemas& schemas, Shelf& shelf, const json& bod
   if (!model->stored.empty()) {
     throw invalid("model", fmt::format("'{}' is stored as {} already", model->id, model->stored));
   }
-  const std::string name = request["name"];
-  if (path_exists(inside(models, "name", name))) {
-    throw ApiError(409, "conflict", "name", fmt::format("there is a model '{}' already", name));
+  check_new_model(shelf, models, request["name"]);
+  if (const std::string budget = request["budget"]; !budget.empty()) {
+    parse_budget(budget, *find_format(request["format"].get<std::string>()));
   }
   if (request.contains("size")) {
     read_size(request);

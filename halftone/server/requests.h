@@ -29,6 +29,9 @@ struct RequestSchemas {
   ObjectSchema lora, generate, train, quantize, compare, dataset, login;
 };
 
+// An ApiError where a model of this name is there, whoever made it.
+void check_new_model(Shelf& shelf, const std::filesystem::path& models, const std::string& name);
+
 // A job as it is queued: the request with everything filled in.
 NewJob generate_job(const RequestSchemas& schemas, const RequestLimits& limits, Shelf& shelf,
                     const nlohmann::json& body);

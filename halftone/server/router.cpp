@@ -68,8 +68,10 @@ Router::Match Router::find(const std::string& method, const std::string& path) c
     others += (others.empty() ? "" : ", ") + route.method;
   }
   if (others.empty()) throw not_found(fmt::format("there is nothing at '{}'", printable(path)));
-  throw ApiError(405, "method_not_allowed", "",
+  ApiError error(405, "method_not_allowed", "",
                  fmt::format("'{}' takes {}", printable(path), others));
+  error.allowed = others;
+  throw error;
 }
 
 nlohmann::json Router::read_body(const HttpRequest& request) {
@@ -81,7 +83,7 @@ nlohmann::json Router::read_body(const HttpRequest& request) {
   try {
     return parse_json(request.body, "body");
   } catch (const Error& error) {
-    throw invalid("", "the body " + error.message());
+    throw invalid("", "the body is not to be read: " + error.message());
   }
 }
 

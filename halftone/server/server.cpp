@@ -1,6 +1,7 @@
 #include "halftone/server/server.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -41,10 +42,22 @@ ShelfOptions shelf_options(const ServerOptions& options, const DataFolders& fold
   return shelf;
 }
 
+// Who is to show a key.
+Auth::Need whose_need(const ServerOptions& options) {
+  if (options.open) return Auth::Need::kNobody;
+  return is_local(options.host) ? Auth::Need::kIfThereAreKeys : Auth::Need::kEverybody;
+}
+
+// What the server may be called where no key protects it.
 std::vector<std::string> known_hosts(const ServerOptions& options) {
-  if (!is_local(options.host)) return {};  // whoever has a key may call it what they like
-  std::vector<std::string> hosts = {"127.0.0.1", "localhost", "::1", options.host};
+  std::vector<std::string> hosts = {"localhost", options.host};
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) == 0 && !is_local(options.host))
+    hosts.emplace_back(name);
   hosts.insert(hosts.end(), options.hosts.begin(), options.hosts.end());
+  for (std::string& host : hosts) {
+    for (char& c : host) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+  }
   return hosts;
 }
 
@@ -97,11 +110,11 @@ class Server::Impl {
       : options_(options),
         log_(options.log),
         folders_(options.data),
-        store_(open_store(options)),
+        store_(open_store(options, StoreUse::kServer)),
         shelf_(engine, shelf_options(options, folders_)),
         datasets_(folders_.datasets, options.datasets),
         hub_(*store_),
-        auth_(*store_, !options.open && !store_->keys().empty(), known_hosts(options)),
+        auth_(*store_, whose_need(options), known_hosts(options)),
         schemas_(options.limits),
         api_{shelf_,
              *store_,
@@ -134,6 +147,10 @@ class Server::Impl {
     GenerateWorkerOptions worker;
     worker.most_rows = options_.most_rows;
     worker.max_memory = options_.max_memory;
+    // First, what may fail: an address that is taken.
+    http_ = std::make_unique<HttpServer>(http_options(), [this](const auto& exchange) {
+      answer(std::make_shared<SafeExchange>(exchange, metrics_));
+    });
     // Signals are for whoever waits for them.
     sigset_t all, before;
     sigfillset(&all);
@@ -143,10 +160,11 @@ class Server::Impl {
     long_work_ = std::make_unique<LongWorker>(
         LongJob::With{engine, shelf_, *store_, datasets_, folders_}, metrics_, log_);
     ticker_ = std::thread([this] { tick(); });
+    http_->start();
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    http_ = std::make_unique<HttpServer>(http_options(), [this](const auto& exchange) {
-      answer(std::make_shared<SafeExchange>(exchange, metrics_));
-    });
+    if (!shelf_.device_why().empty()) {
+      log_.warn("fallback", {{"asked", options_.device}, {"why", shelf_.device_why()}});
+    }
     log_.info("serving", {{"url", url()}, {"version", version()}, {"store", store_->name()}});
   }
 
@@ -296,10 +314,10 @@ fs::path usual_data_folder() {
   return "halftone-data";
 }
 
-std::unique_ptr<Store> open_store(const ServerOptions& options) {
+std::unique_ptr<Store> open_store(const ServerOptions& options, StoreUse use) {
   if (options.store.empty()) {
     const DataFolders folders(options.data);
-    return open_sqlite_store((folders.root / "halftone.db").string());
+    return open_sqlite_store((folders.root / "halftone.db").string(), use);
   }
   if (options.store.starts_with("postgresql://") || options.store.starts_with("postgres://")) {
     return open_postgres_store(options.store, options.lease);

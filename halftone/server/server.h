@@ -9,6 +9,7 @@
 #include "halftone/engine/engine.h"
 #include "halftone/server/log.h"
 #include "halftone/server/requests.h"
+#include "halftone/server/store.h"
 
 namespace halftone {
 
@@ -55,6 +56,6 @@ class Server {
 // The folder that is used where none is named: under XDG_DATA_HOME, or ~/.local/share.
 std::filesystem::path usual_data_folder();
 // The store of these options, for whoever keeps keys or makes copies.
-std::unique_ptr<Store> open_store(const ServerOptions& options);
+std::unique_ptr<Store> open_store(const ServerOptions& options, StoreUse use);
 
 }  // namespace halftone

@@ -14,12 +14,14 @@ double store_seconds() {
   return Seconds(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-SqliteStore::SqliteStore(const std::string& path) : lock_(path), database_(open_file(path)) {
+SqliteStore::SqliteStore(const std::string& path, StoreUse use)
+    : lock_(use == StoreUse::kServer ? std::make_unique<FileLock>(path) : nullptr),
+      database_(open_file(path)) {
   {
     Query last = database_.query("SELECT max(id) FROM jobs");
     if (last.next()) last_id_ = last.text(0);
   }
-  give_back_running();
+  if (use == StoreUse::kServer) give_back_running();
 }
 
 void SqliteStore::add_event(const std::string& job, const std::string& type,
@@ -221,8 +223,8 @@ bool SqliteStore::remove_key(const std::string& name) {
 
 }  // namespace sqlite
 
-std::unique_ptr<Store> open_sqlite_store(const std::string& path) {
-  return std::make_unique<sqlite::SqliteStore>(path);
+std::unique_ptr<Store> open_sqlite_store(const std::string& path, StoreUse use) {
+  return std::make_unique<sqlite::SqliteStore>(path, use);
 }
 
 }  // namespace halftone

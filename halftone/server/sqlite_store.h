@@ -1,6 +1,7 @@
 // The store of one server: a SQLite file, one connection to it, and one thread at a time in it.
 #pragma once
 
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -22,7 +23,7 @@ double store_seconds();  // since 1970
 
 class SqliteStore final : public Store {
  public:
-  explicit SqliteStore(const std::string& path);
+  SqliteStore(const std::string& path, StoreUse use);
 
   std::string name() const override { return "sqlite"; }
   std::string server() const override { return server_; }
@@ -71,7 +72,7 @@ class SqliteStore final : public Store {
 
   const std::string server_ = make_server_name();
   std::mutex mutex_;
-  FileLock lock_;
+  std::unique_ptr<FileLock> lock_;  // none beside a server
   Database database_;
   std::string last_id_;
   Places places_;

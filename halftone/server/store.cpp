@@ -59,8 +59,8 @@ std::string stored_json(const nlohmann::ordered_json& json) {
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-std::string stored_error(const char* code, const std::string& message) {
-  return stored_json({{"code", code}, {"message", message}});
+std::string stored_error(const char* code, const char* field, const std::string& message) {
+  return nlohmann::ordered_json{{"code", code}, {"field", field}, {"message", message}}.dump();
 }
 
 }  // namespace
@@ -96,13 +96,14 @@ std::string state_event(const std::string& job, const std::string& kind, JobStat
 }
 
 std::string deadline_error() {
-  return stored_error("deadline", "its deadline had passed before it was begun");
+  return stored_error("timeout", "timeout", "its time was over before it was begun");
 }
 
 std::string attempts_error() {
-  return stored_error("attempts", fmt::format("it was begun {} times, and each time its server was "
-                                              "gone before it had ended",
-                                              Store::kMostAttempts));
+  return stored_error("attempts", "",
+                      fmt::format("it was begun {} times, and each time its server was "
+                                  "gone before it had ended",
+                                  Store::kMostAttempts));
 }
 
 void check_change(const JobChange& change) {

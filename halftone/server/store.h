@@ -178,9 +178,11 @@ class Store {
   std::shared_ptr<const std::function<void()>> told_;
 };
 
-// In a file, with WAL: for one server alone, which another start on the same file is told.
-// Running jobs of an earlier process are queued again, with `resume` set.
-std::unique_ptr<Store> open_sqlite_store(const std::string& path);
+// Whoever looks after keys, or makes a copy, does so beside a server that runs.
+enum class StoreUse : uint8_t { kServer, kBeside };
+// In a file, with WAL: for one server alone, which another start on the same file is told. For it,
+// running jobs of an earlier process are queued again, with `resume` set.
+std::unique_ptr<Store> open_sqlite_store(const std::string& path, StoreUse use = StoreUse::kServer);
 // "postgresql://...": for any number of servers. `lease_seconds` is how long a server may be silent
 // before its jobs are taken over.
 std::unique_ptr<Store> open_postgres_store(const std::string& url, double lease_seconds);

@@ -1,8 +1,10 @@
 // Training as a job: a request becomes TrainOptions, and what happens becomes events and results.
+#include <algorithm>
 #include <cmath>
 
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
+#include "halftone/base/text.h"
 #include "halftone/io/output.h"
 #include "halftone/server/api_error.h"
 #include "halftone/server/long_job.h"
@@ -71,6 +73,7 @@ TrainOptions options_of(LongJob& job) {
   options.targets = request.at("targets").get<std::vector<std::string>>();
   options.resolution = request.value("resolution", int64_t{0});
   options.captions.trigger = request.at("trigger");
+  options.captions.links = !with.datasets.is_editable(request.at("dataset"));
   options.captions.usual = request.at("caption");
   options.save_every = request.at("save_every");
   options.samples.every = request.at("sample_every");
@@ -165,6 +168,23 @@ void put_in_place(LongJob& job, const fs::path& result) {
   if (error) throw Error(ErrorCode::kIo, place.string(), "{}", error.message());
 }
 
+// Patterns of which one matches no weight at all are a mistake that can be told at once.
+void check_targets(const ModelOnShelf& model, const json& targets) {
+  if (targets.empty()) throw invalid("targets", "names none");
+  const Denoiser& denoiser = *model.parts->denoiser;
+  const auto graph = denoiser.build(denoiser.smallest_shape(), {});
+  for (const json& target : targets) {
+    const std::string pattern = target;
+    if (pattern == "all" || pattern == "attention") continue;
+    const bool found = std::ranges::any_of(
+        graph->weights(), [&](const auto& weight) { return glob_match(pattern, weight.first); });
+    if (!found) {
+      throw invalid("targets",
+                    fmt::format("'{}' matches no weight of '{}'", printable(pattern), model.id));
+    }
+  }
+}
+
 }  // namespace
 
 NewJob train_job(const RequestSchemas& schemas, Shelf& shelf, const Datasets& datasets,
@@ -174,6 +194,9 @@ NewJob train_job(const RequestSchemas& schemas, Shelf& shelf, const Datasets& da
   request["model"] = model->id;
   datasets.folder(request["dataset"]);
   check_name("name", request["name"]);
+  if (!is_lora(request)) check_new_model(shelf, folders.models, request["name"]);
+  check_targets(*model, request["targets"]);
+  if (request["warmup"] > request["steps"]) throw invalid("warmup", "is longer than the run");
   if (path_exists(place_of(request, folders))) {
     throw ApiError(
         409, "conflict", "name",
@@ -196,9 +219,9 @@ NewJob train_job(const RequestSchemas& schemas, Shelf& shelf, const Datasets& da
   }
   if (request.contains("resolution")) {
     const int64_t side = request["resolution"];
-    if (side < model->parts->size_multiple()) {
+    if (side % model->parts->size_multiple() != 0) {
       throw invalid("resolution",
-                    fmt::format("{} is below {}", side, model->parts->size_multiple()));
+                    fmt::format("{} is no multiple of {}", side, model->parts->size_multiple()));
     }
   }
   NewJob job;

@@ -97,6 +97,10 @@ class Finder {
         if (it->is_symlink(ignored)) skip(path, "is a link to a folder, which is not followed");
         continue;
       }
+      if (!rules_.links && it->is_symlink(ignored)) {
+        skip(path, "is a link");
+        continue;
+      }
       if (!it->is_regular_file(ignored)) {
         if (is_picture_name(path)) skip(path, "is no file, or a link to none");
         continue;

@@ -27,6 +27,7 @@ struct Dataset {
 struct CaptionRules {
   std::string usual;    // of pictures that have none; empty: those are skipped
   std::string trigger;  // before every caption: "trigger, caption"
+  bool links = true;    // files that are links count
 };
 
 // Everything below the folder. A line of a .jsonl is an object with "file_name" ("image", "path")

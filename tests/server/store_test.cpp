@@ -20,7 +20,7 @@ using test::StoreTest;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-double now() {
+double seconds_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
@@ -55,7 +55,7 @@ TEST(JobStates, HaveNames) {
 
 TEST_P(StoreTest, AJobIsQueuedClaimedAndDone) {
   EXPECT_EQ(store_->name(), GetParam());
-  const double before = now();
+  const double before = seconds_now();
   NewJob wanted;
   wanted.kind = "train";
   wanted.model = "a/model";
@@ -345,7 +345,7 @@ TEST_P(StoreTest, KeysHaveNames) {
   EXPECT_EQ(keys[0].name, "ann's");
   EXPECT_EQ(keys[0].hash, "hash 1");
   EXPECT_EQ(keys[0].created, 5);
-  EXPECT_NEAR(keys[1].created, now(), 60);
+  EXPECT_NEAR(keys[1].created, seconds_now(), 60);
   EXPECT_TRUE(store_->remove_key("ann's"));
   EXPECT_FALSE(store_->remove_key("ann's"));
   EXPECT_EQ(store_->keys().size(), 1u);

@@ -6,10 +6,20 @@ export function readDraft(name) {
   try { return JSON.parse(localStorage.getItem(PREFIX + name)) ?? {}; } catch { return {}; }
 }
 
-const timers = new Map();
-export function writeDraft(name, values) {
-  clearTimeout(timers.get(name));
-  timers.set(name, setTimeout(() => {
+const waiting = new Map();
+let timer = 0;
+
+function write() {
+  clearTimeout(timer);
+  timer = 0;
+  for (const [name, values] of waiting) {
     try { localStorage.setItem(PREFIX + name, JSON.stringify(values)); } catch { /* full or none */ }
-  }, 200));
+  }
+  waiting.clear();
 }
+
+export function writeDraft(name, values) {
+  waiting.set(name, values);
+  timer ||= setTimeout(write, 200);
+}
+addEventListener("pagehide", write);

@@ -4,6 +4,11 @@
 import { h, unique, fill } from "./dom.js";
 import { readDraft, writeDraft } from "./drafts.js";
 
+/// Some answers leave out what they are about ("is not a number"), since it was named beside them.
+const sentence = (subject, message) =>
+  (/^(is|are|was|has|have|does|do|holds?|must|cannot|needs?)\b/.test(message) ? `${subject} ${message}`
+    : message.replace(/^[a-z]/, (c) => c.toUpperCase())).replace(/([^.!?…])$/, "$1.");
+
 /// Values by name, drafts kept in the browser, errors at the field that they name.
 export class Form {
   constructor({ draft, onsubmit, classes = "" }) {
@@ -68,10 +73,10 @@ export class Form {
     const base = (error.field ?? "").split(/[.[]/)[0];
     const field = this.fields.get(also[base] ?? base);
     if (field && !field.node.hidden) {
-      field.setError(error.message);
+      field.setError(sentence("This", error.message));
       field.focus();
     } else {
-      fill(this.problem, error.message);
+      fill(this.problem, sentence(error.field ? `"${error.field}"` : "It", error.message));
     }
   }
 }

@@ -7,6 +7,12 @@ const PRECISIONS = {
   fp8: ["FP8", "8 bits. Half the memory of BF16."],
   mxfp8: ["MXFP8", "8 bits, with a scale for every 32 values."],
   nvfp4: ["NVFP4", "4 bits. About a third of the memory of BF16."],
+  "fp8-tensor": ["FP8, one scale", "8 bits, with one scale for each matrix."],
+  "fp8-e5m2": ["FP8 E5M2", "8 bits, coarser and with more range than FP8."],
+  "fp8-e5m2-tensor": ["FP8 E5M2, one scale", "8 bits, coarser, with one scale for each matrix."],
+  "mxfp8-e5m2": ["MXFP8 E5M2", "8 bits, coarser and with more range than MXFP8."],
+  "nvfp4-4over6": ["NVFP4 4/6", "4 bits, where each block chooses the better of two scales."],
+  "nvfp4-16x16": ["NVFP4 16 × 16", "4 bits, with a scale for each square of 16 × 16."],
 };
 
 export const precisionName = (name) => PRECISIONS[name]?.[0] ?? String(name ?? "").toUpperCase();
@@ -19,8 +25,8 @@ const STAGES = {
   waiting: "Waiting", loading: "Loading the model", text: "Reading the prompt",
   denoising: "Drawing", decoding: "Finishing", pictures: "Encoding pictures",
   captions: "Encoding captions", training: "Training", calibrating: "Watching the model work",
-  calibration: "Watching the model work", rounding: "Rounding weights", search: "Choosing formats",
-  certificate: "Measuring the result", measuring: "Measuring", writing: "Writing", saving: "Saving",
+  "rounding weights": "Rounding weights", "measuring layers": "Measuring each layer",
+  certifying: "Measuring the result", comparing: "Drawing and measuring", writing: "Writing", saving: "Saving",
   sampling: "Drawing samples",
 };
 export const stageName = (stage) =>

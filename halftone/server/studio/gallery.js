@@ -37,8 +37,7 @@ export function makeGallery({ onretry, onexample }) {
     const none = loaded && !jobsOf("generate").length;
     empty.hidden = !none;
     if (!none || empty.childElementCount) return;
-    const examples = EXAMPLES[store.info.models[0]?.family === "zimage" && store.info.models[0]?.id === "emoji"
-      ? "emoji" : "other"];
+    const examples = EXAMPLES[store.info.models[0]?.id] ?? EXAMPLES.other;
     fill(empty, h("h3", null, "Your pictures appear here"),
       h("p.muted", null, "Write what you want to see, or start with one of these:"),
       h("div.chips", null, examples.map((text) =>

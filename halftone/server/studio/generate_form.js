@@ -20,7 +20,8 @@ export function makeGenerateForm({ onsubmit }) {
   const button = h("button.primary.big", { type: "submit" }, icon("spark"), h("span", null, "Generate"),
     h("kbd", null, MAC ? "⌘ ↵" : "Ctrl ↵"));
   const number = form.add(numberField({ name: "count", label: "Pictures", min: 1, max: 8 }));
-  const negative = form.add(textField({ name: "negative", label: "What should it avoid?", rows: 2 }));
+  const negative = form.add(textField({ name: "negative", label: "What should it avoid?", rows: 2,
+    check: (text) => (text.trim() && !(guidance.get() > 0) ? "This needs a guidance above 0." : "") }));
   const model = form.add(selectField({ name: "model", label: "Model" }));
   const precision = form.add(choiceField({ name: "precision", label: "Precision" }));
   const loras = form.add(lorasField());
@@ -36,7 +37,7 @@ export function makeGenerateForm({ onsubmit }) {
     max: Number.MAX_SAFE_INTEGER, beside: dice,
     hint: "The same seed and settings draw the same picture." }));
   const scheduler = form.add(selectField({ name: "scheduler", label: "Scheduler",
-    hint: "The way from noise to picture. The model's own is chosen." }));
+    hint: "The way from noise to picture." }));
   const more = h("details.fold", null, h("summary", null, "More", icon("down")), scheduler.node);
 
   const settings = h("details.settings", null,
@@ -63,8 +64,8 @@ export function makeGenerateForm({ onsubmit }) {
     precision.offer(precisionOptions(m));
     loras.offer(m.id);
     size.offer(m, store.info.limits);
-    scheduler.offer((m.schedulers ?? []).map((s) => ({ value: s,
-      label: s === m.default_scheduler ? `${s} (the model's own)` : s })));
+    const own = { value: "", label: m.default_scheduler ? `The model's own (${m.default_scheduler})` : "The model's own" };
+    scheduler.offer([own, ...(m.schedulers ?? []).map((s) => ({ value: s, label: s }))]);
     more.hidden = (m.schedulers ?? []).length < 2;
     negative.node.hidden = !m.defaults.negative;
     guidance.node.hidden = !m.defaults.negative;
@@ -76,7 +77,7 @@ export function makeGenerateForm({ onsubmit }) {
       size.set(m.defaults.width, m.defaults.height);
       steps.set(m.defaults.steps);
       guidance.set(m.defaults.guidance);
-      scheduler.set(m.default_scheduler);
+      scheduler.set("");
     }
     const memory = m.memory?.weights ? `${bytes(m.memory.weights)} of memory` : "";
     model.setHint([m.family_title, memory, m.loaded?.length ? "loaded" : "loads at the first picture"]
@@ -120,7 +121,7 @@ export function makeGenerateForm({ onsubmit }) {
     }
     if (v.seed_mode === "fixed") out.seed = v.seed;
     if (v.loras.length) out.loras = v.loras;
-    for (const key of Object.keys(out)) if (out[key] === null || out[key] === undefined) delete out[key];
+    for (const key of Object.keys(out)) if (out[key] === null || out[key] === undefined || out[key] === "") delete out[key];
     return out;
   }
 

@@ -7,10 +7,10 @@ import { notesOf, part } from "./tile.js";
 import { noteList, factList } from "./viewer.js";
 
 function budgetWords(budget) {
-  const [kind, value] = String(budget ?? "auto").split("=");
+  const [kind, value] = String(budget || "none").split("=");
   if (kind === "cosine") return `agrees at least to ${value}`;
-  if (kind === "size") return `at most ${number(100 * Number(value))}% of the size`;
-  return "automatic";
+  if (kind === "bytes") return `at most ${bytes(Number(value))} of quantized layers`;
+  return kind === "auto" ? "automatic" : "none: every layer in the format";
 }
 
 function quantized(job) {
@@ -27,14 +27,15 @@ function quantized(job) {
 function compared(job) {
   const rows = job.summary?.rows ?? [];
   if (!rows.length) return [];
-  const head = ["Precision", "Each step agrees", "Pictures alike", "Time", "Weights"];
+  const head = ["Precision", "Each step agrees", "Pictures alike", "Time per step", "Weights"];
   return [h("div.scroll", { tabIndex: 0, role: "group", "aria-label": "Results" }, h("table", null,
     h("thead", null, h("tr", null, head.map((t) => h("th", { scope: "col" }, t)))),
-    h("tbody", null, rows.map((r) => h("tr", null, h("th", { scope: "row" }, precisionName(r.precision)),
+    h("tbody", null, rows.map((r) => h("tr", null, h("th", { scope: "row" }, r.precision === "floor" ? "Chance" : findModel(r.precision)?.title ?? precisionName(r.precision)),
       h("td", null, Number.isFinite(r.velocity_cosine) ? r.velocity_cosine.toFixed(4) : ""),
       h("td", null, Number.isFinite(r.ssim) ? r.ssim.toFixed(3) : ""),
-      h("td", null, seconds(r.seconds)), h("td", null, bytes(r.bytes))))))),
-  h("p.hint", null, `Agreement with ${precisionName(job.request.reference ?? "bf16")}; 1 is the same.`)];
+      h("td", null, r.precision === "floor" ? "" : seconds(r.seconds)), h("td", null, r.bytes ? bytes(r.bytes) : "")))))),
+  h("p.hint", null, `Agreement with ${precisionName(job.request.reference ?? "bf16")}; 1 is the same. `
+    + "Chance is that precision against itself, disturbed by a rounding: smaller differences mean nothing.")];
 }
 
 export function makeJobCard(id, { onuse, oncompare }) {

@@ -31,7 +31,7 @@ export function makePair({ onclose }) {
     const job = store.jobs.get(id);
     const result = pictures(job)[index];
     return { job, result, name: precisionName(job.summary?.precision?.used ?? job.request.precision),
-      url: result?.url ?? liveOf(id).preview, preview: !result };
+      url: result?.url ?? liveOf(id).previews.get(index), preview: !result };
   }
 
   function column({ job, result, name }) {

@@ -3,14 +3,21 @@
 import { h, fill, keyed, icon, toast } from "./dom.js";
 import { precisionName, bytes } from "./format.js";
 import { store, on, submit, loadJobs, jobsOf, model as findModel } from "./store.js";
-import { Form, textField, numberField, selectField, segmentsField } from "./fields.js";
+import { Form, textField, numberField, selectField, segmentsField, checkField } from "./fields.js";
 import { choiceField, supportOptions } from "./choices.js";
 import { nameProblem } from "./datasets.js";
 import { arrowTabs, markTab } from "./tabs.js";
 import { go } from "./router.js";
 import { makeJobCard } from "./job_card.js";
 
-const FORMATS = ["fp8", "mxfp8", "nvfp4"];
+const WIDE = new Set(["auto", "fp32", "bf16"]);  // every other precision is one to store weights in
+
+const BUDGETS = {
+  none: "Every layer goes into the format.",
+  auto: "Layers that would lose too much in the format get a wider one.",
+  cosine: "Each layer gets the smallest format with which the model stays this close.",
+  bytes: "Each layer gets a format, so that together they lose least within this size.",
+};
 
 function modelField(form) {
   const field = form.add(selectField({ name: "model", label: "Model" }));
@@ -25,35 +32,45 @@ function makeQuantizeForm() {
   const { field: model, offer } = modelField(form);
   const format = form.add(choiceField({ name: "format", label: "Format" }));
   const budget = form.add(segmentsField({ name: "budget_kind", label: "Budget", options: [
-    { value: "auto", label: "Automatic" }, { value: "cosine", label: "Quality" }, { value: "size", label: "Size" }] }));
-  const cosine = form.add(numberField({ name: "cosine", label: "Agrees at least to", min: 0.9, max: 1, step: 0.0005, slider: true,
+    { value: "none", label: "None" }, { value: "auto", label: "Automatic" }, { value: "cosine", label: "Quality" },
+    { value: "bytes", label: "Size" }] }));
+  const cosine = form.add(numberField({ name: "cosine", label: "Agrees at least to", min: 0.9, max: 0.9999, step: 0.0001, slider: true,
     hint: "How much each step agrees with the original: 1 is the same, 0.999 is hard to tell apart, 0.99 is seen in details." }));
-  const size = form.add(numberField({ name: "size", label: "At most, of the original (%)", min: 10, max: 100, step: 1, slider: true,
-    hint: "Weights in percent of their bytes now." }));
+  const size = form.add(numberField({ name: "megabytes", label: "At most (MB)", min: 0.001, max: 1e7, step: "any",
+    hint: "For the layers that are quantized. The few that stay exact come on top." }));
+  const calibrate = form.add(checkField({ name: "calibrate", label: "Watch the model draw first",
+    hint: "Rounds by what is seen, and measures the result. Without it, it takes moments." }));
+  const samples = form.add(numberField({ name: "samples", label: "Pictures to watch", min: 0, max: 1000, empty: "one per prompt" }));
+  const certify = form.add(numberField({ name: "certify", label: "Pictures to measure on", min: 0, max: 1000, empty: "8" }));
+  const more = h("details.fold", null, h("summary", null, "More", icon("down")),
+    h("div.stack", null, calibrate.node, h("div.two", null, samples.node, certify.node)));
   const name = form.add(textField({ name: "name", label: "Name of the new model",
     check: (value) => nameProblem(value.trim(), "The model")
       || (findModel(value.trim()) ? "There is a model of that name already." : "") }));
   const button = h("button.primary.big", { type: "submit" }, icon("bits"), h("span", null, "Quantize"));
   const hint = h("p.hint", null, "Halftone watches the model draw, rounds its weights with care, and measures the result on "
     + "prompts that it has not seen. Large models take minutes.");
-  form.node.append(model.node, format.node, budget.node, cosine.node, size.node, name.node, form.problem, button, hint);
+  form.node.append(model.node, format.node, budget.node, cosine.node, size.node, name.node, more, form.problem, button, hint);
   let named = "";
 
   function follow() {
     const m = findModel(model.get());
     if (m) {
-      format.offer(supportOptions(m.precisions.filter((p) => FORMATS.includes(p.name)))
+      format.offer(supportOptions(m.precisions.filter((p) => !WIDE.has(p.name)))
         .map((o) => ({ ...o, support: o.support === "unavailable" ? "emulated" : o.support })));
     }
     cosine.node.hidden = budget.get() !== "cosine";
-    size.node.hidden = budget.get() !== "size";
+    size.node.hidden = budget.get() !== "bytes";
+    if (size.get() === null && m) size.set(Number((0.6 * m.bytes / 1e6).toPrecision(3)));
+    budget.setHint(BUDGETS[budget.get()]);
+    samples.node.hidden = certify.node.hidden = !calibrate.get();
     const suggestion = `${model.get()}-${format.get()}`;
     if (!name.get() || name.get() === named) name.set(suggestion);
     named = suggestion;
     form.keep();
   }
   format.set("fp8");
-  form.fill({ cosine: 0.995, size: 60 });
+  form.fill({ cosine: 0.995, calibrate: true });
   form.restore();
   follow();
   form.restore();
@@ -64,12 +81,17 @@ function makeQuantizeForm() {
     if (!form.valid()) return;
     const kind = budget.get();
     const request = { model: model.get(), name: name.get().trim(), format: format.get(),
-      budget: kind === "cosine" ? `cosine=${cosine.get()}` : kind === "size" ? `size=${size.get() / 100}` : "auto" };
+      calibrate: calibrate.get() };
+    if (kind === "auto") request.budget = "auto";
+    if (kind === "cosine") request.budget = `cosine=${cosine.get()}`;
+    if (kind === "bytes") request.budget = `bytes=${Math.round(size.get() * 1e6)}`;
+    if (request.calibrate && samples.get() !== null) request.samples = samples.get();
+    if (request.calibrate && certify.get() !== null) request.certify = certify.get();
     button.disabled = true;
     try {
       await submit("quantize", request);
       toast("The quantization is on its way.");
-    } catch (error) { form.showError(error, { budget: kind === "auto" ? "budget_kind" : kind }); }
+    } catch (error) { form.showError(error, { budget: { cosine: "cosine", bytes: "megabytes" }[kind] ?? "budget_kind" }); }
     button.disabled = false;
   }
   return { node: form.node, refresh() { offer(); follow(); }, use(id) { model.set(id); follow(); } };

@@ -54,7 +54,7 @@ export const model = (id) => store.info?.models.find((m) => m.id === id) ?? null
 
 export function liveOf(id) {
   if (!store.live.has(id)) {
-    store.live.set(id, { preview: null, previewStep: 0, warnings: [], fallbacks: [], points: new Map(),
+    store.live.set(id, { previews: new Map(), warnings: [], fallbacks: [], points: new Map(),
       held: new Map(), checkpoint: 0, gradients: null, told: false });
   }
   return store.live.get(id);
@@ -152,7 +152,7 @@ function learn(event, past) {
       }
       break;
     case "preview":
-      if (!job || !ended(job)) Object.assign(live, { preview: event.url, previewStep: event.step });
+      if (!job || !ended(job)) live.previews.set(event.index ?? 0, event.url);
       break;
     case "result":
       if (job && event.result && !job.results.some((r) => r.name === event.result.name)) {

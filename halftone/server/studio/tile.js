@@ -42,7 +42,10 @@ export function progressWords(job) {
   }
   if (!p) return "Starting…";
   if (p.stage === "denoising" && p.total) {
-    return [`Step ${p.done} / ${p.total}`, timeLeft(p)].filter(Boolean).join(" · ");
+    // The steps of all pictures of the job are counted together.
+    const many = (job.request.count ?? 1) > 1;
+    return [many ? `${Math.floor((100 * p.done) / p.total)}% drawn` : `Step ${p.done} / ${p.total}`, timeLeft(p)]
+      .filter(Boolean).join(" · ");
   }
   return `${stageName(p.stage)}…`;
 }
@@ -96,8 +99,8 @@ export function makeTile({ key, id, index }, { onretry }) {
       swap(img, result.url);
       img.alt = result.prompt ?? r.prompt ?? "";
       open.setAttribute("aria-label", `Open: ${r.prompt}${index ? `, picture ${index + 1}` : ""}`);
-    } else if (live.preview && index === pictures(job).length && !ended(job)) {
-      swap(img, live.preview);
+    } else if (live.previews.has(index) && !ended(job)) {
+      swap(img, live.previews.get(index));
       img.alt = "Preview";
     }
     dots.style.setProperty("--part", String(part(job)));

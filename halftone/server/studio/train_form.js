@@ -4,11 +4,14 @@ import { h, fill, icon, foldWhenNarrow } from "./dom.js";
 import { count } from "./format.js";
 import { store, model as findModel, on } from "./store.js";
 import { datasets, datasetNamed, nameProblem } from "./datasets.js";
-import { Form, textField, numberField, selectField, checkField } from "./fields.js";
+import { Form, textField, numberField, selectField } from "./fields.js";
 import { choiceField, supportOptions } from "./choices.js";
 import { newFolder } from "./captions.js";
 
 const DEFAULTS = { steps: 500, rank: 16, lr: 1e-4, batch: 4 };
+
+/// Samples about ten times along the way.
+const sampleRhythm = (steps) => Math.max(1, Math.round(steps / 10));
 
 export function makeTrainForm({ onsubmit, onpick }) {
   const form = new Form({ draft: "train", onsubmit: () => send(), classes: "train-form" });
@@ -22,22 +25,23 @@ export function makeTrainForm({ onsubmit, onpick }) {
   const model = form.add(selectField({ name: "model", label: "Model" }));
   const trigger = form.add(textField({ name: "trigger", label: "Trigger word", placeholder: "none",
     hint: "Goes before every caption. Later, write it in a prompt to call up what was learned." }));
-  const steps = form.add(numberField({ name: "steps", label: "Steps", min: 1, max: 1000000 }));
-  const batch = form.add(numberField({ name: "batch", label: "Pictures per step", min: 1, max: 1024 }));
+  const steps = form.add(numberField({ name: "steps", label: "Steps", min: 1, max: 100000 }));
+  const batch = form.add(numberField({ name: "batch", label: "Pictures per step", min: 1, max: 256 }));
   const rank = form.add(numberField({ name: "rank", label: "Rank", min: 1, max: 1024 }));
   const lr = form.add(numberField({ name: "lr", label: "Learning rate", min: 1e-8, max: 1, step: "any" }));
   const resolution = form.add(numberField({ name: "resolution", label: "Picture size", min: 16, max: 8192,
     empty: "the model's own" }));
   const precision = form.add(choiceField({ name: "precision", label: "Precision" }));
   const backward = form.add(choiceField({ name: "backward", label: "Gradients" }));
-  const compile = form.add(checkField({ name: "compile", label: "Compile" }));
+  const compile = form.add(selectField({ name: "compile", label: "Compile", options: [{ value: "auto", label: "Automatic" },
+    { value: "on", label: "On" }, { value: "off", label: "Off" }] }));
   const prompts = form.add(textField({ name: "sample_prompts", label: "Draw samples of", rows: 3,
     placeholder: "one prompt per line", hint: "Drawn along the way, so that you see it learn." }));
-  const sampleEvery = form.add(numberField({ name: "sample_every", label: "Samples every … steps", min: 1, max: 1000000,
-    empty: "automatic" }));
-  const saveEvery = form.add(numberField({ name: "save_every", label: "Save every … steps", min: 1, max: 1000000,
-    empty: "automatic" }));
-  const seed = form.add(numberField({ name: "seed", label: "Seed", min: 0, max: Number.MAX_SAFE_INTEGER, empty: "random" }));
+  const sampleEvery = form.add(numberField({ name: "sample_every", label: "Samples every … steps", min: 0, max: 100000,
+    empty: "ten times" }));
+  const saveEvery = form.add(numberField({ name: "save_every", label: "Save every … steps", min: 0, max: 100000,
+    empty: "100" }));
+  const seed = form.add(numberField({ name: "seed", label: "Seed", min: 0, max: Number.MAX_SAFE_INTEGER, empty: "0" }));
   const more = h("details.fold", null, h("summary", null, "More", icon("down")),
     h("div.stack", null, prompts.node, h("div.two", null, sampleEvery.node, saveEvery.node), seed.node));
   const button = h("button.primary.big", { type: "submit" }, icon("play"), h("span", null, "Start training"));
@@ -80,8 +84,8 @@ export function makeTrainForm({ onsubmit, onpick }) {
     precision.offer(supportOptions(t.precisions, { auto: "Uses 8 bits where it is faster here and learns as well." }));
     backward.offer(supportOptions(t.backward, { auto: "Follows the precision." }));
     backward.node.hidden = !(t.backward?.length);
-    compile.allow(Boolean(t.compile?.possible));
-    compile.setHint(t.compile?.possible ? t.compile.why || "Prepares the steps once, so that each is faster."
+    compile.control.disabled = !t.compile?.possible;
+    compile.setHint(t.compile?.possible ? t.compile.why || "Runs operations together where it can, so that each step is faster."
       : `Not available: ${t.compile?.why || "not on this machine."}`);
   }
 
@@ -93,7 +97,7 @@ export function makeTrainForm({ onsubmit, onpick }) {
   on("datasets", offerDatasets);
   offerDatasets();
   offerModels();
-  form.fill({ ...DEFAULTS, ...(store.info.models[0]?.trains?.defaults ?? {}) });
+  form.fill(DEFAULTS);
   form.restore();
   useModel();
   form.restore();
@@ -102,10 +106,11 @@ export function makeTrainForm({ onsubmit, onpick }) {
     const v = form.raw();
     const out = { mode: "lora", dataset: v.dataset, name: v.name.trim(), model: v.model, steps: v.steps, batch: v.batch,
       rank: v.rank, lr: v.lr, resolution: v.resolution, precision: v.precision, trigger: v.trigger.trim(),
-      sample_every: v.sample_every, save_every: v.save_every, seed: v.seed };
+      save_every: v.save_every, seed: v.seed };
     const t = findModel(v.model)?.trains;
     if (t?.backward?.length && v.backward !== "auto") out.backward = v.backward;
     if (t?.compile?.possible) out.compile = v.compile;
+    out.sample_every = v.sample_every ?? (v.sample_prompts.trim() ? sampleRhythm(v.steps) : 0);
     const lines = v.sample_prompts.split("\n").map((l) => l.trim()).filter(Boolean);
     if (lines.length) out.sample_prompts = lines;
     for (const key of Object.keys(out)) if (out[key] === null || out[key] === undefined || out[key] === "") delete out[key];

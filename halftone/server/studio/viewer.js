@@ -54,7 +54,7 @@ export const noteList = (lines) => (lines.length
   ? h("div.note-list", null, lines.map((line) => h("p.note", null, icon("warn"), h("span", null, line)))) : null);
 
 export function makeViewer({ onclose, onuse, tiles, send }) {
-  const img = h("img");
+  const img = h("img", { alt: "" });
   const previous = iconButton("left", "Newer picture", () => step(-1));
   const next = iconButton("right", "Older picture", () => step(1));
   const close = iconButton("close", "Close", () => dialog.close());
