@@ -173,7 +173,13 @@ void reply_when_ended(ApiContext& api, const std::string& id,
                       std::function<HttpResponse(const StoredJob&)> make) {
   const auto reply = [&api, id, exchange, make = std::move(make)] {
     try {
-      exchange->reply(make(find_job(api, id)));
+      const StoredJob job = find_job(api, id);
+      if (!has_ended(job.state)) {  // the server stops, and has given it back
+        ApiError stopping(503, "stopping", "", "the server is about to end; the job goes on later");
+        stopping.retry_after = 10;
+        throw stopping;
+      }
+      exchange->reply(make(job));
     } catch (const ApiError& error) {
       exchange->reply(error_response(error));
     } catch (const Error& error) {

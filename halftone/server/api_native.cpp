@@ -83,6 +83,24 @@ HttpResponse info(ApiContext& api) {
   return json_response(out);
 }
 
+// Results have names: two that wait or run cannot have the same one.
+void check_name_is_free(ApiContext& api, const NewJob& job) {
+  const auto name = [](const std::string& request) {
+    const auto parsed = nlohmann::json::parse(request, nullptr, false);
+    return parsed.is_object() ? parsed.value("name", "") : "";
+  };
+  const std::string wanted = name(job.request);
+  if (wanted.empty()) return;
+  constexpr int kMost = 1000;
+  for (const JobState state : {JobState::kQueued, JobState::kRunning}) {
+    for (const StoredJob& other : api.store.list({job.kind, state, "", kMost})) {
+      if (name(other.request) != wanted) continue;
+      throw ApiError(409, "conflict", "name",
+                     fmt::format("a job is about to make '{}' already", wanted));
+    }
+  }
+}
+
 // A job of a body, answered with 202.
 template <class Make>
 Route submission(ApiContext& api, const char* pattern, const char* summary,
@@ -94,7 +112,9 @@ Route submission(ApiContext& api, const char* pattern, const char* summary,
           .result = "Job",
           .status = 202,
           .answer = [&api, make](const ApiCall& call) {
-            const StoredJob job = submit(api, make(call.body), call.owner);
+            const NewJob wanted = make(call.body);
+            check_name_is_free(api, wanted);
+            const StoredJob job = submit(api, wanted, call.owner);
             HttpResponse response = json_response(job_json(api, job), 202);
             response.headers.emplace_back("Location", "/api/jobs/" + job.id);
             return response;

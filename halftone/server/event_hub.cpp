@@ -89,6 +89,15 @@ void EventHub::forget(int64_t waiter) {
   waiters_.erase(waiter);
 }
 
+void EventHub::let_go() {
+  std::map<int64_t, Waiter> waiters;
+  {
+    const std::scoped_lock lock(mutex_);
+    std::swap(waiters, waiters_);
+  }
+  for (const auto& [id, waiter] : waiters) waiter.ended();
+}
+
 void EventHub::unwatch(int64_t watcher) {
   const std::scoped_lock lock(mutex_);
   watchers_.erase(watcher);

@@ -34,6 +34,8 @@ class EventHub {
   // it is taken back before.
   int64_t when_ended(const std::string& job, std::function<void()> ended);
   void forget(int64_t waiter);
+  // Calls all who wait: there will be no more.
+  void let_go();
 
  private:
   void read();

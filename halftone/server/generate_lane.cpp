@@ -49,7 +49,11 @@ GenerateRequest GenerateLane::request_of(const json& from, Shelf& shelf) {
     const std::string state = fmt::format("{} {}", file.bytes, file.changed);
     KnownAdapter& known = adapters_[file.path.string()];
     if (known.adapter == nullptr || known.state != state) {
-      known = {state, loaded_.model->load_adapter(file.path.string())};
+      try {
+        known = {state, loaded_.model->load_adapter(file.path.string())};
+      } catch (const Error& error) {
+        throw Error(error.code(), "loras", "'{}': {}", file.name, error.message());
+      }
     }
     const auto strength = static_cast<float>(lora.value("strength", 1.0));
     known.adapter->lora().check_strength(strength);

@@ -182,8 +182,7 @@ class Server::Impl {
 
   void stop() {
     if (stopping_.exchange(true)) return;
-    if (http_ != nullptr) http_->stop_listening();
-    log_.info("stopping");
+    log_.info("stopping");  // new jobs are refused, and balancers told
     std::thread both([this] {
       if (long_work_ != nullptr) long_work_->stop();
     });
@@ -195,6 +194,8 @@ class Server::Impl {
     }
     tick_now_.notify_all();
     if (ticker_.joinable()) ticker_.join();
+    hub_.let_go();
+    if (http_ != nullptr) http_->stop_listening();
     // Answers to those who waited are on their way.
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     if (http_ != nullptr) http_->stop();

@@ -159,6 +159,11 @@ void put_in_place(LongJob& job, const fs::path& result) {
     write_file(fs::path(place).replace_extension(".json"),
                dump(ordered_json{{"base", fs::absolute(folder).string()}}) + "\n");
   }
+  if (path_exists(place)) {  // since it was asked for
+    throw ApiError(409, "conflict", "name",
+                   fmt::format("there is one called '{}' by now; this one's is among its results",
+                               job.request().at("name").get<std::string>()));
+  }
   const fs::path beside = place.string() + ".new";
   std::error_code error;
   fs::remove(beside, error);
@@ -241,13 +246,13 @@ ordered_json run_train_job(LongJob& job, bool& can_resume) {
   Teller teller(job, can_resume);
   const TrainResult result = train(job.with().engine, options,
                                    [&](const TrainEvent& event) { std::visit(teller, event); });
-  put_in_place(job, result.output);
   const bool lora = is_lora(job.request());
   job.add_file(fs::path(result.output).filename().string(), "application/octet-stream",
                result.output, {{"media", lora ? "adapter" : "model"}});
   if (!result.report.empty()) {
     job.add_file("report.html", "text/html; charset=utf-8", result.report, {{"media", "page"}});
   }
+  put_in_place(job, result.output);
   ordered_json summary = teller.summary;
   const std::string name = job.request().at("name");
   summary["lora"] = nullptr;
