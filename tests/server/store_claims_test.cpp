@@ -89,7 +89,7 @@ TEST_P(StoreClaimsTest, JobsWhoseDeadlineHasPassedAreFailed) {
   EXPECT_EQ(claim(), early);
   const StoredJob failed = store_->find(late).value();
   EXPECT_EQ(failed.state, JobState::kFailed);
-  EXPECT_THAT(failed.error, HasSubstr(R"({"code":"deadline","message":")"));
+  EXPECT_THAT(failed.error, HasSubstr(R"({"code":"timeout","field":"timeout","message":")"));
   EXPECT_GT(failed.finished, 0);
   EXPECT_EQ(failed.attempts, 0);
   EXPECT_THAT(all_events(late).back().data, HasSubstr(R"("state":"failed")"));
