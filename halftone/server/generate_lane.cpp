@@ -23,7 +23,7 @@ void check_finite(const Tensor& x, const char* problem) {
 GenerateLane::GenerateLane(Engine& engine, const Shelf& shelf, const ModelOnShelf& model,
                            const std::string& precision) {
   ModelSpec spec = shelf.spec(model, precision);
-  spec.cancelled = [this] { return end_now_.load(); };
+  spec.cancelled = [this] { return ended_ || wanted_ == 0; };
   loaded_ = engine.load(spec);
 }
 
@@ -100,40 +100,42 @@ int GenerateLane::room_for(const GenerateRequest& request, int most, int64_t lim
   return 0;
 }
 
+template <class Run>
+auto GenerateLane::run(const Run& run) {
+  try {
+    return run();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kCancelled) {
+      loaded_.pipeline = loaded_.make_pipeline();
+      held_ = 0;
+    }
+    throw;
+  }
+}
+
 void GenerateLane::begin(const std::shared_ptr<PictureJob>& job, int index) {
   JobRequest one = static_cast<const JobRequest&>(job->asked);
   one.seed = job->asked.seed + static_cast<uint64_t>(index);
-  Stepper stepper(pipeline());
-  rows_.push_back({job, index, stepper.start(one), {}});
-  end_now_ = false;
+  Job begun = run([&] { return Stepper(pipeline()).start(one); });
+  rows_.push_back({job, index, std::move(begun), {}});
 }
 
-bool GenerateLane::step() {
+void GenerateLane::step() {
   std::vector<Job*> jobs;
   for (PictureRow& row : rows_) jobs.push_back(&row.job);
-  try {
-    Stepper(pipeline()).step(jobs);
-    return true;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kCancelled || !end_now_) throw;
-    rows_.clear();
-    loaded_.pipeline = loaded_.make_pipeline();  // the old one stopped in the middle
-    held_ = 0;
-    end_now_ = false;
-    return false;
-  }
+  run([&] { Stepper(pipeline()).step(jobs); });
 }
 
 Tensor GenerateLane::picture(const PictureRow& row) {
   Stepper stepper(pipeline());
   check_finite(stepper.latents(row.job), "its latents hold NaN or Inf: are the weights damaged?");
-  const Tensor image = stepper.picture(row.job);
+  const Tensor image = run([&] { return stepper.picture(row.job); });
   check_finite(image, "its pixels hold NaN or Inf: is the VAE damaged?");
   return image.reshape({image.shape()[1], image.shape()[2], image.shape()[3]});
 }
 
 Tensor GenerateLane::preview(const PictureRow& row) {
-  const Tensor image = Stepper(pipeline()).preview(row.job, row.before);
+  const Tensor image = run([&] { return Stepper(pipeline()).preview(row.job, row.before); });
   return image.reshape({image.shape()[1], image.shape()[2], image.shape()[3]});
 }
 

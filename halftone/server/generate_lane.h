@@ -66,19 +66,25 @@ class GenerateLane {
 
   // Starts a picture of a job.
   void begin(const std::shared_ptr<PictureJob>& job, int index);
-  // A step of all rows. False where it was ended, because all of them are cancelled: then they are
-  // gone.
-  bool step();
+  // A step of all rows. Error{kCancelled} where nobody wants them any more; they are as they were.
+  void step();
   Tensor picture(const PictureRow& row);  // F32 [3, H, W]; an Error where it holds NaN
   Tensor preview(const PictureRow& row);
 
-  // From another thread: all rows that are here are cancelled.
-  void end_now() { end_now_ = true; }
+  // Of jobs that nobody has cancelled, `more` are here than before. Where there is none, whatever
+  // runs ends between kernels. From any thread.
+  void want(int more) { wanted_ += more; }
+  void end() { ended_ = true; }  // for good: the server stops
 
  private:
+  // A pipeline that was stopped in the middle is not used again.
+  template <class Run>
+  auto run(const Run& run);
+
   LoadedModel loaded_;
   std::string hash_;
-  std::atomic<bool> end_now_{false};
+  std::atomic<int> wanted_{0};
+  std::atomic<bool> ended_{false};
   std::list<PictureRow> rows_;
   int64_t held_ = 0;  // to run, as planned so far
   struct KnownAdapter {

@@ -37,13 +37,8 @@ void GenerateWorker::cancel(const std::vector<std::string>& ids) {
   {
     const std::scoped_lock lock(mutex_);
     for (const JobPtr& job : jobs_) {
-      if (std::ranges::count(ids, job->stored.id) > 0) job->cancelled = true;
-    }
-    for (const auto& [key, lane] : lanes_) {
-      const auto jobs = jobs_of(*lane);
-      const bool all =
-          std::ranges::all_of(jobs, [](const JobPtr& job) { return job->cancelled.load(); });
-      if (!jobs.empty() && all) lane->end_now();  // a step may take long
+      const bool meant = std::ranges::count(ids, job->stored.id) > 0;
+      if (meant && !job->cancelled.exchange(true) && job->lane != nullptr) job->lane->want(-1);
     }
   }
   wake();
@@ -60,9 +55,7 @@ void GenerateWorker::stop(double seconds) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return jobs_.empty(); });
     gives_back_ = true;
-    for (const auto& [key, lane] : lanes_) {
-      if (!jobs_of(*lane).empty()) lane->end_now();
-    }
+    for (const auto& [key, lane] : lanes_) lane->end();
   }
   wake();
   thread_.join();
@@ -171,6 +164,7 @@ void GenerateWorker::take(const JobPtr& job) {
     if (!has_room(job, *lane)) return;
     const std::scoped_lock lock(mutex_);
     job->lane = lane;
+    if (!job->cancelled) lane->want(1);
   } catch (const ApiError& error) {
     finish(job, JobState::kFailed, dump(error_json(error)["error"]));
   } catch (const Error& error) {
@@ -243,11 +237,12 @@ void GenerateWorker::fill_rows() {
         const bool first = lane->rows().empty();
         if (!first && lane->room_for(job->asked, 1, options_.max_memory, 0) == 0) break;
         if (job->begun == 0) tell_progress(job, "text", true);
-        lane->begin(job, job->begun++);
+        lane->begin(job, job->begun);
+        ++job->begun;
         lane->last_used = steady_seconds();
       }
     } catch (const Error& error) {
-      if (error.code() == ErrorCode::kCancelled) return;  // while its text was encoded
+      if (error.code() == ErrorCode::kCancelled) return;  // it is ended, or begun again, next
       fail(job, error);
     }
   }
@@ -268,11 +263,12 @@ void GenerateWorker::step(GenerateLane& lane) {
   try {
     const size_t rows = lane.rows().size();
     const auto start = steady_seconds();
-    if (!lane.step()) return end_unwanted();
+    lane.step();
     with_.metrics.add("halftone_steps_total");
     with_.metrics.add("halftone_rows_total", static_cast<double>(rows));
     with_.metrics.add("halftone_step_seconds_total", steady_seconds() - start);
   } catch (const Error& error) {
+    if (error.code() == ErrorCode::kCancelled) return;  // they are ended next
     return fail_lane(lane, error);
   }
   for (PictureRow& row : lane.rows()) ++row.owner->steps_done;
@@ -336,6 +332,7 @@ void GenerateWorker::finish_picture(GenerateLane& lane, const PictureRow& row) {
     apply(std::move(change));
     finish(job, JobState::kDone);
   } catch (const Error& error) {
+    if (error.code() == ErrorCode::kCancelled) return;  // it is ended next, or given back
     fail(job, error);
   }
 }
@@ -384,6 +381,7 @@ void GenerateWorker::finish(const JobPtr& job, JobState state, const std::string
   }
   {
     const std::scoped_lock lock(mutex_);
+    if (job->lane != nullptr && !job->cancelled) job->lane->want(-1);
     job->lane = nullptr;
     jobs_.remove(job);
   }
@@ -435,12 +433,8 @@ void GenerateWorker::apply(JobChange change) {
       unsaved_, [&](const JobChange& other) { return other.job == change.job; });
   if (waits) return unsaved_.push_back(std::move(change));
   try {
-    for (const std::string& lost : with_.store.apply({&change, 1})) {
-      const std::scoped_lock lock(mutex_);
-      for (const JobPtr& job : jobs_) {
-        if (job->stored.id == lost) job->cancelled = true;  // another server has it
-      }
-    }
+    const std::vector<std::string> lost = with_.store.apply({&change, 1});
+    if (!lost.empty()) cancel(lost);  // another server has them
   } catch (const Error& error) {
     const bool matters = change.state || !change.files.empty();
     with_.log.warn("not stored", {{"job", change.job}, {"why", error.what()}});
