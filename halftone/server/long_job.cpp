@@ -35,7 +35,7 @@ bool LongJob::late() const { return stored_.deadline > 0 && wall_seconds() > sto
 
 bool LongJob::ended() const { return cancelled_ || given_back_ || late(); }
 
-void LongJob::tell(const std::string& type, ordered_json fields) {
+void LongJob::tell(const std::string& type, const ordered_json& fields) {
   ordered_json data = {{"job", stored_.id}};
   data.update(fields);
   JobChange change;
@@ -59,7 +59,7 @@ void LongJob::tell_progress(const ordered_json& progress, bool important) {
 }
 
 void LongJob::add_file(const std::string& name, const std::string& type, const fs::path& path,
-                       ordered_json details) {
+                       const ordered_json& details) {
   StoredFile file;
   file.name = name;
   file.type = type;

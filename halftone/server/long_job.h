@@ -48,13 +48,13 @@ class LongJob {
   bool late() const;
 
   // {"job": ..., and these}
-  void tell(const std::string& type, nlohmann::ordered_json fields);
+  void tell(const std::string& type, const nlohmann::ordered_json& fields);
   // The same as an event and as the job's progress; not more often than ten times a second, unless
   // it is `important`.
   void tell_progress(const nlohmann::ordered_json& progress, bool important = false);
   // A result that lies below the data folder; `details` begins with its media.
   void add_file(const std::string& name, const std::string& type, const std::filesystem::path& path,
-                nlohmann::ordered_json details);
+                const nlohmann::ordered_json& details);
   void add_fallbacks(const std::vector<std::string>& lines);
 
  private:

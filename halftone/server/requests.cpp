@@ -18,34 +18,9 @@ namespace {
 
 using nlohmann::json;
 
-// What JavaScript can hold exactly.
-constexpr int64_t kMostSeed = (int64_t{1} << 53) - 1;
-
 int64_t random_seed() {
   constexpr uint32_t kMost = 1u << 31;
   return static_cast<int64_t>(randombytes_uniform(kMost));
-}
-
-std::vector<std::string> format_names_of(bool with_wide) {
-  std::vector<std::string> names;
-  for (const Format& format : all_formats()) {
-    if (with_wide || format.quantized()) names.emplace_back(format.name);
-  }
-  return names;
-}
-
-std::vector<std::string> and_also(std::vector<std::string> names,
-                                  std::initializer_list<const char*> more) {
-  names.insert(names.begin(), more.begin(), more.end());
-  return names;
-}
-
-ObjectSchema common_job(ObjectSchema schema) {
-  schema.fields.push_back(
-      Field::integer("priority", "Jobs of a higher one come first", -10, 10).or_else(0));
-  schema.fields.push_back(
-      Field::number("timeout", "Seconds from now after which it is given up", 0.001, 1e7));
-  return schema;
 }
 
 // "size": "WxH" in place of width and height.
@@ -95,121 +70,6 @@ void check_precision(const char* field, const ModelOnShelf& model, const std::st
 }
 
 }  // namespace
-
-RequestSchemas::RequestSchemas(const RequestLimits& limits) {
-  lora = {"Lora",
-          "An adapter, and how strongly it is applied",
-          {Field::text("name", "As GET /api/loras lists it").needed(),
-           Field::number("strength", "Negative ones work against it", -10, 10).or_else(1.0)}};
-  const auto model =
-      Field::text("model", "As GET /api/models lists it (default: the first)").or_else("");
-  const auto prompt = limits.most_prompt_bytes;
-  generate = common_job(
-      {"Generate",
-       "Pictures from a prompt",
-       {Field::text("prompt", "What to show", prompt).needed(),
-        Field::text("negative", "What to avoid; needs guidance", prompt).or_else(""), model,
-        Field::text("precision", "What the model computes in")
-            .one_of(and_also(format_names_of(true), {"auto"}))
-            .or_else("auto"),
-        Field::text("size", "\"WxH\", instead of width and height", 20),
-        Field::integer("width", "Pixels (default: the model's)", 1, 65536),
-        Field::integer("height", "Pixels (default: the model's)", 1, 65536),
-        Field::integer("steps", "Denoising steps (default: the model's)", 1, limits.most_steps),
-        Field::number("guidance", "Strength of the prompt (default: the model's)", 0, 100),
-        Field::integer("seed", "Of the first picture (default: a random one)", 0, kMostSeed),
-        Field::integer("count", "Pictures, with seed, seed + 1, ...", 1, limits.most_count)
-            .or_else(1),
-        Field::text("scheduler", "The sampler (default: the model's)").or_else(""),
-        Field::objects("loras", "Adapters", 8, lora).or_else(json::array()),
-        Field::boolean("previews", "Whether previews are made meanwhile").or_else(true)}});
-  train = common_job(
-      {"Train",
-       "An adapter, or the model itself, from a folder of pictures",
-       {Field::text("dataset", "As GET /api/datasets lists it").needed(),
-        Field::text("name", "Of the result").needed(),
-        model,
-        Field::text("mode", "An adapter, all weights, or these for a format")
-            .one_of({"lora", "full", "qat"})
-            .or_else("lora"),
-        Field::integer("steps", "Of the optimizer", 1, limits.most_train_steps).or_else(500),
-        Field::integer("batch", "Pictures at a time", 1, 256).or_else(4),
-        Field::integer("accumulate", "Batches for each step", 1, 256).or_else(1),
-        Field::number("lr", "Learning rate (default: 1e-4, or 1e-5 for mode full and qat)", 0, 10),
-        Field::text("schedule", "Of the learning rate")
-            .one_of({"constant", "cosine"})
-            .or_else("constant"),
-        Field::integer("warmup", "Steps in which the rate rises", 0, limits.most_train_steps)
-            .or_else(0),
-        Field::text("optimizer", "adamw8bit takes less memory")
-            .one_of({"adamw", "adamw8bit"})
-            .or_else("adamw"),
-        Field::integer("rank", "Of the adapter", 1, 1024).or_else(16),
-        Field::number("alpha", "The adapter counts alpha / rank (default: rank)", 1e-6, 1e6),
-        Field::texts("targets", "all, attention, or patterns of weights", 64, 200)
-            .or_else(json::array({"all"})),
-        Field::integer("resolution", "Side of a square (default: the model's)", 8, 8192),
-        Field::text("precision", "What the base is stored in")
-            .one_of(and_also(format_names_of(true), {"auto"}))
-            .or_else("auto"),
-        Field::text("backward", "What gradients are computed in")
-            .one_of({"auto", "bf16", "fp8"})
-            .or_else("auto"),
-        Field::text("compile", "Whether operations are fused")
-            .one_of({"auto", "on", "off"})
-            .or_else("auto"),
-        Field::text("recompute", "What is computed again instead of kept")
-            .one_of({"none", "rows", "blocks"})
-            .or_else("rows"),
-        Field::text("trigger", "Before every caption", 200).or_else(""),
-        Field::text("caption", "Of pictures that have none", prompt).or_else(""),
-        Field::number("caption_dropout", "Share of pictures shown without their caption", 0, 1)
-            .or_else(0.0),
-        Field::number("dropout", "Share of what adapters read that is zero", 0, 0.99).or_else(0.0),
-        Field::number("ema", "Write a running mean that forgets this slowly", 0, 0.999999)
-            .or_else(0.0),
-        Field::integer("seed", "Of everything that is drawn", 0, kMostSeed).or_else(0),
-        Field::integer("save_every", "Steps between checkpoints; 0: only where it ends early", 0,
-                       limits.most_train_steps)
-            .or_else(100),
-        Field::integer("sample_every", "Steps between pictures; 0: none", 0,
-                       limits.most_train_steps)
-            .or_else(0),
-        Field::texts("sample_prompts", "What they show (default: the first captions)", 16, prompt)
-            .or_else(json::array())}});
-  quantize = common_job(
-      {"Quantize",
-       "A model in 8 or 4 bits, as a new model",
-       {model, Field::text("name", "Of the new model").needed(),
-        Field::text("format", "Of its linears").one_of(format_names_of(false)).needed(),
-        Field::text("budget", "auto, cosine=C or bytes=SIZE: a format for each linear").or_else(""),
-        Field::boolean("calibrate", "Run prompts, and use what is seen").or_else(true),
-        Field::integer("samples", "Pictures to calibrate on; 0: one per prompt", 0, 1000)
-            .or_else(0),
-        Field::integer("certify", "Pictures that the certificate is measured on", 0, 1000)
-            .or_else(8),
-        Field::integer("steps", "Of these pictures (default: the model's)", 1, limits.most_steps),
-        Field::text("size", "\"WxH\" of these pictures (default: the model's)", 20),
-        Field::integer("seed", "Of the first picture", 0, kMostSeed).or_else(0)}});
-  compare =
-      common_job({"Compare",
-                  "What precisions do to a model, as a page",
-                  {model,
-                   Field::texts("precisions", "Precisions, or models that were quantized", 16, 200)
-                       .or_else(json::array({"fp8", "mxfp8", "nvfp4"})),
-                   Field::text("reference", "What they are compared with")
-                       .one_of(format_names_of(true))
-                       .or_else("bf16"),
-                   Field::texts("prompts", "What pictures show (default: our own)", 64, prompt)
-                       .or_else(json::array()),
-                   Field::integer("seeds", "For each prompt", 1, 16).or_else(1),
-                   Field::integer("steps", "Default: the model's", 1, limits.most_steps),
-                   Field::integer("width", "Pixels (default: the model's)", 1, 65536),
-                   Field::integer("height", "Pixels (default: the model's)", 1, 65536),
-                   Field::integer("seed", "Of the first picture", 0, kMostSeed).or_else(0)}});
-  dataset = {"Dataset", "A new folder of pictures", {Field::text("name", "Its name").needed()}};
-  login = {"Login", "An API key for this browser", {Field::text("key", "The key", 500).needed()}};
-}
 
 NewJob generate_job(const RequestSchemas& schemas, const RequestLimits& limits, Shelf& shelf,
                     const json& body) {
@@ -262,6 +122,14 @@ void check_new_model(Shelf& shelf, const std::filesystem::path& models, const st
 NewJob quantize_job(const RequestSchemas& schemas, Shelf& shelf, const json& body,
                     const std::filesystem::path& models) {
   json request = checked(schemas.quantize, body);
+  if (!request["calibrate"].get<bool>()) {  // what a certificate measures is then not there
+    for (const char* useless : {"certify", "samples"}) {
+      if (body.contains(useless) && body[useless] != 0) {
+        throw invalid(useless, "does nothing without calibrate");
+      }
+    }
+    request["certify"] = 0;
+  }
   const auto model = shelf.model(request["model"]);
   request["model"] = model->id;
   if (!model->base.empty()) {

@@ -10,6 +10,9 @@
 
 namespace halftone {
 
+// What JavaScript can hold exactly.
+inline constexpr int64_t kMostSeed = (int64_t{1} << 53) - 1;
+
 struct RequestLimits {
   int64_t most_pixels = 4096 * 4096;
   int most_steps = 200;
