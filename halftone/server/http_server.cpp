@@ -225,7 +225,8 @@ class HttpServer::Impl {
   using Parser = http::request_parser<http::string_body>;
 
   awaitable<void> session(tcp::socket socket) {
-    socket.set_option(tcp::no_delay(true), ignored_);
+    error_code ignored;
+    socket.set_option(tcp::no_delay(true), ignored);
     beast::tcp_stream stream(std::move(socket));
     beast::flat_buffer buffer;
     for (bool first = true;; first = false) {
@@ -243,7 +244,6 @@ class HttpServer::Impl {
       if (!co_await answer(stream, parser.release())) break;
       if (!keep_alive) break;
     }
-    error_code ignored;
     stream.socket().shutdown(tcp::socket::shutdown_send, ignored);
   }
 
@@ -402,7 +402,8 @@ class HttpServer::Impl {
     co_await send(stream, refusal, false, false);
     // What is still on its way is read, or the answer might be lost with the connection.
     stream.expires_after(std::chrono::seconds(2));
-    stream.socket().shutdown(tcp::socket::shutdown_send, ignored_);
+    error_code ignored;
+    stream.socket().shutdown(tcp::socket::shutdown_send, ignored);
     char scratch[4096];
     for (int i = 0; i < 256; ++i) {
       auto [ended, size] = co_await stream.async_read_some(asio::buffer(scratch), use_result);
@@ -416,7 +417,6 @@ class HttpServer::Impl {
   tcp::acceptor acceptor_;
   uint16_t port_ = 0;
   std::atomic<int> connections_{0};
-  error_code ignored_;
   std::vector<std::thread> threads_;
 };
 

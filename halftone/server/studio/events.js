@@ -23,6 +23,7 @@ export class EventHub {
   constructor({ onEvent, onStatus, onOpen, check }) {
     Object.assign(this, { onEvent, onStatus, onOpen, check });
     this.last = 0;
+    this.from = 0;  // the first that this page heard; from there on it knows everything
     this.tries = 0;
     this.source = null;
     this.timer = 0;
@@ -45,6 +46,7 @@ export class EventHub {
     };
     source.onerror = () => { if (source === this.source) this.lost(); };
     listen(source, (event) => {
+      this.from ||= event.seq;
       this.last = Math.max(this.last, event.seq);
       this.onEvent(event);
     });
@@ -66,7 +68,7 @@ export class EventHub {
     this.checking = true;
     try {
       const { same } = await this.check();
-      if (!same) this.last = 0;
+      if (!same) this.last = this.from = 0;
       this.connect(true);
     } catch {
       this.lost();
@@ -95,8 +97,9 @@ export class EventHub {
   }
 }
 
-/// Every event of one job so far; ends by itself when the past has been told.
-export function replay(id, onEvent) {
+/// Every event of one job so far; ends by itself when the past has been told, up to what `known()` says is
+/// known anyway, since a browser has few connections and a running job would keep this one.
+export function replay(id, onEvent, known) {
   return new Promise((resolve) => {
     const source = new EventSource(`/api/jobs/${encodeURIComponent(id)}/events?after=0`);
     let timer = 0;
@@ -104,7 +107,11 @@ export function replay(id, onEvent) {
     const soon = (ms) => { clearTimeout(timer); timer = setTimeout(end, ms); };
     source.onerror = end;
     source.onopen = () => soon(3000);
-    listen(source, (event) => { soon(1200); onEvent(event); });
+    listen(source, (event) => {
+      onEvent(event);
+      if (known() && event.seq >= known()) end();
+      else soon(1200);
+    });
     soon(10000);
   });
 }

@@ -23,6 +23,7 @@ export function makeGallery({ onretry, onexample }) {
   const watching = new Map();
   let loading = false;
   let loaded = false;
+  let tried = false;
 
   const tiles = () => jobsOf("generate").flatMap(tilesOf);
   const active = () => jobsOf("generate").filter((j) => !ended(j));
@@ -45,6 +46,7 @@ export function makeGallery({ onretry, onexample }) {
   }
 
   function draw() {
+    if (!tried) return;  // all at once, so that nothing moves
     keyed(grid, tiles(), (t) => t.key, (t) => {
       const tile = makeTile(t, { onretry });
       const off = on(`job:${t.id}`, () => tile.update());
@@ -75,11 +77,12 @@ export function makeGallery({ onretry, onexample }) {
     try {
       await loadJobs("generate", { more: loaded, limit: 40 });
       loaded = true;
-      draw();
     } catch (error) {
       toast(error.message, "bad");
     } finally {
       loading = false;
+      tried = true;
+      draw();
     }
     // Still in sight: the screen is larger than a page of pictures.
     const sight = end.getBoundingClientRect();

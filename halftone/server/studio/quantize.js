@@ -86,7 +86,8 @@ function makeQuantizeForm() {
     if (kind === "cosine") request.budget = `cosine=${cosine.get()}`;
     if (kind === "bytes") request.budget = `bytes=${Math.round(size.get() * 1e6)}`;
     if (request.calibrate && samples.get() !== null) request.samples = samples.get();
-    if (request.calibrate && certify.get() !== null) request.certify = certify.get();
+    if (!request.calibrate) request.certify = 0;
+    else if (certify.get() !== null) request.certify = certify.get();
     button.disabled = true;
     try {
       await submit("quantize", request);

@@ -109,7 +109,7 @@ export async function history(id, { again = false } = {}) {
   const live = liveOf(id);
   if (live.told && !again) return;
   live.told = true;
-  await replay(id, (event) => learn(event, true));
+  await replay(id, (event) => learn(event, true), () => store.hub?.from ?? 0);
   changed(`job:${id}`);
 }
 
