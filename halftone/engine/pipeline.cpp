@@ -1,12 +1,11 @@
 #include "halftone/engine/pipeline.h"
 
-#include <malloc.h>
-
 #include <algorithm>
 #include <set>
 
 #include "halftone/base/error.h"
 #include "halftone/models/float_values.h"
+#include "halftone/runtime/devices.h"
 
 namespace halftone {
 namespace {
@@ -383,7 +382,7 @@ BlockOutputs Pipeline::block_outputs(const Tensor& latents, std::span<const floa
 Tensor Pipeline::decode(const Tensor& latents) {
   // What products of the steps packed operands into is free, but not the system's again: decoding
   // is where the most memory is needed.
-  ::malloc_trim(0);
+  give_back_freed_memory();
   return decoder_program(latents.shape()).program->run({{"latents", latents}}).at("image");
 }
 

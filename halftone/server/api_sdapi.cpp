@@ -101,8 +101,7 @@ json read_request(const json& body, const std::string& chosen, std::set<std::str
 }
 
 // A guidance that a distilled model has no use for is what these programs always send.
-void drop_useless(const Shelf& /*shelf*/, const ModelOnShelf& model, json& request,
-                  std::set<std::string>& unused) {
+void drop_useless(const ModelOnShelf& model, json& request, std::set<std::string>& unused) {
   if (model.parts->recommended.guidance_rule != GuidanceRule::kNone) return;
   if (request.erase("guidance") > 0) unused.insert("cfg_scale");
   if (request.erase("negative") > 0) unused.insert("negative_prompt");
@@ -151,7 +150,7 @@ void txt2img(ApiContext& api, Chosen& chosen, const ApiCall& call,
              const std::shared_ptr<HttpExchange>& exchange) {
   std::set<std::string> unused;
   json request = read_request(call.body, chosen.get(), unused);
-  drop_useless(api.shelf, *api.shelf.model(request.value("model", "")), request, unused);
+  drop_useless(*api.shelf.model(request.value("model", "")), request, unused);
   const StoredJob job = submit(api, txt2img_job(api, request), call.owner);
   reply_when_ended(api, job.id, exchange,
                    [&api, asked = call.body, unused](const StoredJob& ended) {

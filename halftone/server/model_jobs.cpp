@@ -14,16 +14,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-ordered_json certificate_summary(const Certificate& c) {
-  return {{"precision", c.precision},
-          {"reference", c.reference},
-          {"velocity_cosine_mean", c.velocity_cosine.mean},
-          {"velocity_cosine_worst", c.velocity_cosine.worst},
-          {"ssim_mean", c.ssim.mean},
-          {"prompts", c.prompts},
-          {"pictures", c.pictures}};
-}
-
 }  // namespace
 
 ordered_json run_quantize_job(LongJob& job) {
@@ -66,8 +56,7 @@ ordered_json run_quantize_job(LongJob& job) {
   summary["bytes_before"] = model->bytes;
   const auto made = with.shelf.model(name);
   summary["bytes_after"] = made->bytes;
-  summary["certificate"] =
-      result.certificate ? certificate_summary(*result.certificate) : ordered_json(nullptr);
+  summary["certificate"] = certificate_json(result.certificate);
   if (!result.uncertified.empty()) notes.push_back(result.uncertified);
   if (result.budget) notes.push_back(to_text(*result.budget));
   summary["notes"] = notes;

@@ -61,6 +61,8 @@ ordered_json precision_json(const std::string& name, std::string_view support,
   return {{"name", name}, {"support", support}, {"why", why}};
 }
 
+}  // namespace
+
 ordered_json certificate_json(const std::optional<Certificate>& c) {
   if (!c) return nullptr;
   return {{"precision", c->precision},
@@ -68,10 +70,9 @@ ordered_json certificate_json(const std::optional<Certificate>& c) {
           {"velocity_cosine_mean", c->velocity_cosine.mean},
           {"velocity_cosine_worst", c->velocity_cosine.worst},
           {"ssim_mean", c->ssim.mean},
-          {"prompts", c->prompts}};
+          {"prompts", c->prompts},
+          {"pictures", c->pictures}};
 }
-
-}  // namespace
 
 Shelf::Shelf(Engine& engine, ShelfOptions options) : options_(std::move(options)) {
   const Backend backend = engine.backend(options_.device);

@@ -45,6 +45,9 @@ struct AdapterOnShelf {
   std::string base_hash, base_precision, trigger, steps;
 };
 
+// What it says, for clients; null where there is none.
+nlohmann::ordered_json certificate_json(const std::optional<Certificate>& certificate);
+
 class Shelf {
  public:
   Shelf(Engine& engine, ShelfOptions options);
