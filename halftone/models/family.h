@@ -33,6 +33,8 @@ using NamedTensors = std::map<std::string, Tensor>;
 // A prompt and whatever else a denoiser is told, as it takes them: tensors by name, without a
 // dimension for rows.
 using Condition = NamedTensors;
+// In a Condition of a network that reads it: the strength of guidance, F32 [1].
+inline constexpr const char* kGuidanceOfCondition = "guidance";
 
 struct BuildOptions {
   DType activations = DType::kF32;  // F32 or BF16
@@ -58,6 +60,8 @@ class Denoiser {
   virtual int64_t channels() const = 0;         // of the sampler's latents
   virtual int64_t patch() const = 0;            // positions of latents that make a token, each way
   virtual int64_t text_features() const = 0;    // of "text" in a Condition
+  // Whether it was taught to predict as if guided, and is told by how much.
+  virtual bool reads_guidance() const { return false; }
   // Patches that it has positions for, down and across.
   virtual std::array<int64_t, 2> most_patches() const { return {1 << 20, 1 << 20}; }
 
@@ -127,6 +131,9 @@ struct Sampling {
   int64_t width = 1024, height = 1024;
   int steps = 8;
   float guidance = 0;
+  // `guidance` is what the network reads instead of how two predictions become one; those there are
+  // too where a second strength says so.
+  bool embedded_guidance = false;
 };
 
 struct Family {

@@ -3,8 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
+#include <string>
 #include <vector>
+
+#include "halftone/tensor/tensor.h"
 
 namespace halftone::nn {
 
@@ -17,6 +21,7 @@ class RopeAxes {
   RopeAxes(double theta, std::span<const int64_t> dims, AnglePrecision precision);
 
   int64_t size() const { return static_cast<int64_t>(pairs_.size()); }  // head_dim / 2
+  size_t axes() const { return axes_; }
   // size() values each: frequencies in float64, results rounded to float.
   void write(std::span<const int64_t> position, float* cosine, float* sine) const;
 
@@ -27,6 +32,12 @@ class RopeAxes {
   };
   std::vector<Pair> pairs_;
   AnglePrecision precision_;
+  size_t axes_;
 };
+
+// "rope.cosine" and "rope.sine", [rows, tokens, size()]: every row has tokens at these positions,
+// [tokens, axes].
+std::map<std::string, Tensor> rope_tables(const RopeAxes& angles,
+                                          std::span<const int64_t> positions, int64_t rows);
 
 }  // namespace halftone::nn

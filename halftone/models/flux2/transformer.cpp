@@ -3,10 +3,9 @@
 #include <algorithm>
 
 #include "halftone/base/error.h"
-#include "halftone/nn/attention.h"
-#include "halftone/nn/modulation.h"
 #include "halftone/nn/pictures.h"
 #include "halftone/nn/rope_axes.h"
+#include "halftone/nn/two_streams.h"
 
 namespace halftone::flux2 {
 namespace {
@@ -15,25 +14,21 @@ using nn::Bias;
 using nn::Modulation;
 using nn::RopeTables;
 using nn::Scope;
-
-// A query, a key and a value for every token: [B, T, H, D].
-struct Projected {
-  Value q, k, v;
-};
-
-// What the two streams of a block call the same parts.
-struct StreamNames {
-  const char *q, *k, *v, *norm_q, *norm_k, *feed_forward;
-};
-constexpr StreamNames kTextNames = {"add_q_proj",   "add_k_proj",   "add_v_proj",
-                                    "norm_added_q", "norm_added_k", "ff_context"};
-constexpr StreamNames kImageNames = {"to_q", "to_k", "to_v", "norm_q", "norm_k", "ff"};
+using nn::Stream;
 
 class Builder {
  public:
   Builder(Graph& graph, const TransformerConfig& config, const TransformerShape& shape,
           const TransformerOptions& options)
-      : root_(graph, ""), c_(config), shape_(shape), options_(options) {}
+      : root_(graph, ""), c_(config), shape_(shape), options_(options) {
+    style_.head_dim = c_.head_dim;
+    style_.eps = c_.eps;
+    style_.bias = Bias::kNo;
+    style_.feed_forward = [hidden = c_.hidden()](const Scope& ff, Value x) {
+      const Value inner = nn::silu_gate(linear(ff["linear_in"], x, 2 * hidden));
+      return linear(ff["linear_out"], inner, x.dim(2));
+    };
+  }
 
   void build() {
     Graph& graph = root_.graph();
@@ -51,14 +46,14 @@ class Builder {
       const Value all = linear(root_[name]["linear"], condition, 3 * sets * c_.dim());
       return nn::split_modulation(all, sets);
     };
-    Stream image{kImageNames, embed_image(latents), rope.slice(text_tokens, shape_.tokens()),
+    Stream image{nn::kPictureNames, embed_image(latents), rope.slice(text_tokens, shape_.tokens()),
                  modulation("double_stream_modulation_img", 2)};
-    Stream text{kTextNames, embed_text(states), rope.slice(0, text_tokens),
+    Stream text{nn::kTextNames, embed_text(states), rope.slice(0, text_tokens),
                 modulation("double_stream_modulation_txt", 2)};
     for (int64_t i = 0; i < c_.layers; ++i) {
       const Scope scope = root_["transformer_blocks"][std::to_string(i)];
       const auto region = graph.region("transformer_blocks", scope.name());
-      double_block(scope, text, image);
+      nn::two_stream_block(scope, text, image, style_);
       tap(scope.name() + ".text", text.x);
       tap(scope.name(), image.x);
     }
@@ -73,13 +68,6 @@ class Builder {
   }
 
  private:
-  struct Stream {
-    const StreamNames& names;
-    Value x;  // [B, T, C]
-    RopeTables rope;
-    std::vector<Modulation> modulation;  // of attention and of the MLP
-  };
-
   static ValueType f32(const Shape& shape) { return {shape, DType::kF32, {}}; }
   static Value linear(const Scope& scope, Value x, int64_t out) {
     return nn::linear(scope, x, out, Bias::kNo);
@@ -112,34 +100,6 @@ class Builder {
   Value rotate(const Scope& norm, Value x, const RopeTables& rope) {
     return nn::norm_and_rotate(norm, nn::split_heads(x, c_.head_dim), c_.eps, rope,
                                RopeLayout::kInterleaved);
-  }
-
-  Projected project(const Scope& attn, const Stream& stream) {
-    const StreamNames& n = stream.names;
-    const Value x = nn::modulate(norm(stream.x), stream.modulation[0]);
-    const auto projected = [&](const char* name) { return linear(attn[name], x, c_.dim()); };
-    return {rotate(attn[n.norm_q], projected(n.q), stream.rope),
-            rotate(attn[n.norm_k], projected(n.k), stream.rope),
-            nn::split_heads(projected(n.v), c_.head_dim)};
-  }
-
-  void double_block(const Scope& s, Stream& text, Stream& image) {
-    const Scope attn = s["attn"];
-    const Projected a = project(attn, text), b = project(attn, image);
-    const Value q = concat({a.q, b.q}, 1), k = concat({a.k, b.k}, 1), v = concat({a.v, b.v}, 1);
-    const Value y = nn::attend(q, k, v);
-    const int64_t border = text.x.dim(1);
-    finish(s, text, linear(attn["to_add_out"], slice(y, 1, 0, border), c_.dim()));
-    finish(s, image, linear(attn["to_out"]["0"], slice(y, 1, border, y.dim(1)), c_.dim()));
-  }
-
-  void finish(const Scope& s, Stream& stream, Value attended) {
-    stream.x = nn::add_gated(stream.x, attended, stream.modulation[0]);
-    const Scope ff = s[stream.names.feed_forward];
-    const Value x = nn::modulate(norm(stream.x), stream.modulation[1]);
-    const Value hidden = nn::silu_gate(linear(ff["linear_in"], x, 2 * c_.hidden()));
-    stream.x =
-        nn::add_gated(stream.x, linear(ff["linear_out"], hidden, c_.dim()), stream.modulation[1]);
   }
 
   // Attention and MLP side by side: one product before both, one after.
@@ -177,23 +137,28 @@ class Builder {
   const TransformerConfig& c_;
   const TransformerShape& shape_;
   const TransformerOptions& options_;
+  nn::StreamStyle style_;
 };
 
 // Positions (t, h, w, l) of all tokens in order.
-template <class Visit>
-void visit_positions(int64_t text_tokens, const Tensor& latents, std::span<const Tensor> references,
-                     const Visit& visit) {
-  for (int64_t l = 0; l < text_tokens; ++l) visit({0, 0, 0, l});
-  const auto visit_picture = [&](const Shape& shape, int64_t t) {
+std::vector<int64_t> positions_of(int64_t text_tokens, const Tensor& latents,
+                                  std::span<const Tensor> references) {
+  std::vector<int64_t> positions;
+  const auto add = [&](std::initializer_list<int64_t> one) {
+    positions.insert(positions.end(), one);
+  };
+  for (int64_t l = 0; l < text_tokens; ++l) add({0, 0, 0, l});
+  const auto add_picture = [&](const Shape& shape, int64_t t) {
     for (int64_t h = 0; h < shape[2]; ++h) {
-      for (int64_t w = 0; w < shape[3]; ++w) visit({t, h, w, 0});
+      for (int64_t w = 0; w < shape[3]; ++w) add({t, h, w, 0});
     }
   };
-  visit_picture(latents.shape(), 0);
+  add_picture(latents.shape(), 0);
   constexpr int64_t kBetweenPictures = 10;
   for (size_t i = 0; i < references.size(); ++i) {
-    visit_picture(references[i].shape(), kBetweenPictures * static_cast<int64_t>(i + 1));
+    add_picture(references[i].shape(), kBetweenPictures * static_cast<int64_t>(i + 1));
   }
+  return positions;
 }
 
 // Latents [B, C, h, w] of each as tokens [B, sum of h * w, C].
@@ -255,26 +220,11 @@ std::map<std::string, Tensor> transformer_inputs(const TransformerConfig& config
   }
 
   const nn::RopeAxes angles(config.rope_theta, config.axes_dims, nn::AnglePrecision::kFloat64);
-  const Shape table{shape.batch, shape.tokens(), angles.size()};
-  Tensor cosine = Tensor::empty(DType::kF32, table), sine = Tensor::empty(DType::kF32, table);
-  float *c = cosine.mutable_as<float>().data(), *s = sine.mutable_as<float>().data();
-  visit_positions(shape.text_tokens, latents, references, [&](std::array<int64_t, 4> position) {
-    angles.write(position, c, s);
-    c += angles.size();
-    s += angles.size();
-  });
-  // Every row has the same positions.
-  for (const auto values : {cosine.mutable_as<float>(), sine.mutable_as<float>()}) {
-    const int64_t row = shape.tokens() * angles.size();
-    for (int64_t b = 1; b < shape.batch; ++b) {
-      std::copy_n(values.begin(), row, values.begin() + b * row);
-    }
-  }
-  std::map<std::string, Tensor> inputs = {{"latents", latents},
-                                          {"time", time},
-                                          {"text", text},
-                                          {"rope.cosine", cosine},
-                                          {"rope.sine", sine}};
+  auto inputs =
+      nn::rope_tables(angles, positions_of(shape.text_tokens, latents, references), shape.batch);
+  inputs["latents"] = latents;
+  inputs["time"] = time;
+  inputs["text"] = text;
   if (shape.reference_tokens > 0) {
     inputs["references"] =
         tokens_of(references, shape.batch, shape.reference_tokens, config.in_channels);

@@ -1,0 +1,285 @@
+// Tiny denoisers of several families against diffusers: every block, the result, and gradients of a
+// loss; and what precisions cost. A family is a row of kGolden, its fixtures are made by
+// tools/golden/denoiser.py.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "halftone/graph/catalogue.h"
+#include "halftone/io/json.h"
+#include "halftone/io/safetensors_file.h"
+#include "halftone/models/family.h"
+#include "halftone/models/flux1/family.h"
+#include "halftone/models/weights.h"
+#include "halftone/passes/autodiff.h"
+#include "halftone/passes/compile.h"
+#include "tests/support/backend.h"
+#include "tests/support/procedural.h"
+#include "tests/support/run_graph.h"
+#include "tests/support/temp_dir.h"
+
+namespace halftone {
+namespace {
+
+using test::floats;
+using test::relative_error;
+
+struct Golden {
+  const char* family;  // and folder of fixtures
+  Family (*row)();
+  const char* name;
+};
+std::ostream& operator<<(std::ostream& out, const Golden& g) {
+  return out << g.family << "_" << g.name;
+}
+const Golden kGolden[] = {
+    {"flux1", flux1::family, "small"},
+    {"flux1", flux1::family, "schnell"},
+    {"flux1", flux1::family, "aligned"},
+};
+
+class DenoiserCase {
+ public:
+  explicit DenoiserCase(const Golden& golden)
+      : fixture_(std::filesystem::path(HALFTONE_TEST_DATA) / golden.family /
+                 fmt::format("transformer_{}.safetensors", golden.name)),
+        case_(parse_json(fixture_.metadata().at("case"), "fixture")) {
+    const test::TempDir dir;
+    std::filesystem::create_directories(dir / "transformer");
+    test::write_file(dir / "transformer" / "config.json", case_["config"].dump());
+    denoiser_ = golden.row().denoiser({dir.path(), {}});
+    const auto sigmas = case_["sigmas"].get<std::vector<double>>();
+    const auto rows = static_cast<int64_t>(sigmas.size());
+    latents_ =
+        uniform("latents", {rows, case_["channels"].get<int64_t>(), case_["size"][0].get<int64_t>(),
+                            case_["size"][1].get<int64_t>()});
+    for (int64_t i = 0; i < rows; ++i) {
+      Condition condition = {
+          {"text", uniform(fmt::format("text.{}", i),
+                           {case_["text"].get<int64_t>(), case_["joint"].get<int64_t>()})},
+          {"pooled", uniform(fmt::format("pooled.{}", i), {case_["pooled"].get<int64_t>()})}};
+      if (denoiser_->reads_guidance()) {
+        condition[kGuidanceOfCondition] =
+            test::f32_tensor({1}, {case_["guidance"][static_cast<size_t>(i)].get<float>()});
+      }
+      conditions_.push_back(std::move(condition));
+      SamplerStep step;
+      step.sigma = sigmas[static_cast<size_t>(i)];
+      step.timestep = 1000 * step.sigma;
+      times_.push_back(denoiser_->time(step));
+    }
+  }
+
+  // Of these rows.
+  DenoiserShape shape(int64_t first, int64_t end) const {
+    std::vector<int64_t> texts(static_cast<size_t>(end - first), case_["text"].get<int64_t>());
+    const Shape& s = latents_.shape();
+    return denoiser_->shape({s[1], s[2], s[3]}, texts);
+  }
+  DenoiserShape shape() const { return shape(0, latents_.shape()[0]); }
+  NamedTensors inputs(int64_t first, int64_t end) const {
+    std::vector<const Condition*> rows;
+    Tensor times = Tensor::empty(DType::kF32, {end - first});
+    for (int64_t i = first; i < end; ++i) {
+      rows.push_back(&conditions_[static_cast<size_t>(i)]);
+      times.mutable_as<float>()[i - first] = times_[static_cast<size_t>(i)];
+    }
+    NamedTensors inputs = denoiser_->inputs(shape(first, end), rows);
+    inputs["latents"] = latents_.rows(first, end);
+    inputs["time"] = times;
+    return inputs;
+  }
+  NamedTensors inputs() const { return inputs(0, latents_.shape()[0]); }
+
+  std::vector<float> expected(const std::string& name) const {
+    return floats(fixture_.tensor(name));
+  }
+  Tensor uniform(const std::string& what, const Shape& shape) const {
+    return test::procedural_uniform(case_["name"].get<std::string>() + "." + what, shape,
+                                    std::sqrt(3.0f));
+  }
+  double bf16_error() const { return case_["bf16_error"]; }
+
+  SafetensorsFile fixture_;
+  nlohmann::json case_;
+  std::unique_ptr<Denoiser> denoiser_;
+  Tensor latents_;
+  std::vector<Condition> conditions_;
+  std::vector<float> times_;
+};
+
+class DenoiserGolden : public testing::TestWithParam<Golden>, protected DenoiserCase {
+ protected:
+  DenoiserGolden() : DenoiserCase(GetParam()) {}
+};
+INSTANTIATE_TEST_SUITE_P(, DenoiserGolden, testing::ValuesIn(kGolden),
+                         testing::PrintToStringParamName());
+
+TEST_P(DenoiserGolden, EveryBlockEqualsDiffusers) {
+  const auto graph = denoiser_->build(shape(), {DType::kF32, true});
+  auto program = test::tested_program(graph, test::procedural_weights(*graph));
+  const auto results = program.run(inputs());
+  size_t compared = 0;
+  for (const auto& [name, result] : results) {
+    EXPECT_LE(relative_error(floats(result), expected(name)), 2e-5) << name;
+    ++compared;
+  }
+  size_t known = 0;  // what diffusers' modules gave
+  for (const TensorEntry& entry : fixture_.tensors()) {
+    known += !entry.name.starts_with("grad") && entry.name != "loss";
+  }
+  EXPECT_EQ(compared, known);
+}
+
+TEST_P(DenoiserGolden, Bf16IsNoWorseThanDiffusersInBf16) {
+  const auto graph = denoiser_->build(shape(), {DType::kBF16, false});
+  auto program = test::tested_program(graph, test::procedural_weights(*graph));
+  const double error =
+      relative_error(floats(program.run(inputs()).at("sample")), expected("sample"));
+  EXPECT_LE(error, 1.25 * bf16_error());
+  EXPECT_GE(error, 0.1 * bf16_error());  // it did round
+}
+
+TEST_P(DenoiserGolden, CompiledGivesTheSame) {
+  for (const DType activations : {DType::kF32, DType::kBF16}) {
+    const auto graph = denoiser_->build(shape(), {activations, true});
+    const auto weights = test::procedural_weights(*graph);
+    const auto apart = test::tested_program(graph, weights).run(inputs());
+    const auto fused_graph = test::tested_compile(*graph);
+    for (const Node& node : fused_graph->nodes()) {
+      const bool row_op = node.op == Op::kRope || node.op == Op::kAdd || node.op == Op::kMul ||
+                          node.op == Op::kSiluMul || node.op == Op::kRmsNorm ||
+                          node.op == Op::kLayerNorm;
+      EXPECT_FALSE(row_op && node.region >= 0) << op_info(node.op).name;
+    }
+    auto fused = test::tested_program(fused_graph, weights);
+    for (const auto& [name, tensor] : fused.run(inputs())) {
+      EXPECT_LE(relative_error(floats(tensor), floats(apart.at(name))),
+                test::compile_tolerance(activations))
+          << name;
+    }
+  }
+}
+
+// A row of a batch is what it is alone: prompts, sigmas and guidances do not mix.
+TEST_P(DenoiserGolden, RowsOfABatchAreThoseOfTheirOwn) {
+  for (int64_t b = 0; b < latents_.shape()[0]; ++b) {
+    const auto graph = denoiser_->build(shape(b, b + 1), {});
+    const Tensor alone = test::tested_program(graph, test::procedural_weights(*graph))
+                             .run(inputs(b, b + 1))
+                             .at("sample");
+    EXPECT_LE(relative_error(floats(alone), floats(fixture_.tensor("sample").rows(b, b + 1))),
+              2e-5);
+  }
+}
+
+// The error of u g or g v, u and v uniform in [-1, 1), relative to what such a product of a matrix
+// with g's norm has: a product that happens to cancel does not blow up the error of g.
+double error_of_projection(const std::vector<double>& y, const std::vector<float>& reference,
+                           const std::vector<float>& g) {
+  EXPECT_EQ(y.size(), reference.size());
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < y.size(); ++i) difference += std::pow(y[i] - reference[i], 2);
+  for (const float v : g) norm += double{v} * v;
+  return std::sqrt(difference / (norm / 3));
+}
+
+TEST_P(DenoiserGolden, GradientsOfALossEqualAutograd) {
+  const auto graph = denoiser_->build(shape(), {});
+  const Value target = graph->input("target", {latents_.shape(), DType::kF32, {}});
+  const Value loss = mean_squared_error(graph->outputs().at("sample"), target);
+  graph->output("loss", loss);
+  std::vector<Value> wrt;
+  for (const char* input : {"latents", "text", "pooled"}) wrt.push_back(graph->inputs().at(input));
+  const size_t inputs_asked = wrt.size();
+  for (const auto& [name, value] : graph->weights()) wrt.push_back(value);
+  const auto gradients = differentiate(loss, wrt);
+  for (size_t i = 0; i < wrt.size(); ++i) {
+    graph->output("grad." + graph->info(wrt[i]).name, gradients[i]);
+  }
+  auto program = test::tested_program(graph, test::procedural_weights(*graph));
+  auto given = inputs();
+  given["target"] = uniform("target", latents_.shape());
+  const auto results = program.run(given);
+
+  EXPECT_LE(relative_error(floats(results.at("loss")), expected("loss")), 2e-5);
+  for (size_t i = 0; i < inputs_asked; ++i) {
+    const std::string name = "grad." + graph->info(wrt[i]).name;
+    EXPECT_LE(relative_error(floats(results.at(name)), expected(name)), 2e-5) << name;
+  }
+  for (const auto& [name, value] : graph->weights()) {
+    const auto g = floats(results.at("grad." + name));
+    if (fixture_.find("grad." + name) != nullptr) {
+      EXPECT_LE(relative_error(g, expected("grad." + name)), 2e-5) << name;
+      continue;
+    }
+    const int64_t rows = value.dim(0), cols = value.shape().numel() / rows;
+    const auto left = floats(test::procedural_uniform(fmt::format("left.{}", rows), {rows}));
+    const auto right = floats(test::procedural_uniform(fmt::format("right.{}", cols), {cols}));
+    std::vector<double> along(static_cast<size_t>(cols)), across(static_cast<size_t>(rows));
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < cols; ++c) {
+        along[c] += double{left[r]} * g[r * cols + c];
+        across[r] += double{right[c]} * g[r * cols + c];
+      }
+    }
+    EXPECT_LE(error_of_projection(along, expected("grad_left." + name), g), 2e-5) << name;
+    EXPECT_LE(error_of_projection(across, expected("grad_right." + name), g), 2e-5) << name;
+  }
+}
+
+// Linears of blocks run in a format, and nothing else does.
+struct Converted {
+  Golden golden;
+  size_t linears, kept;
+};
+const Converted kConverted[] = {
+    {{"flux1", flux1::family, "aligned"}, 12 + 5, 13},
+};
+
+struct Band {
+  Format format;
+  double least, most;  // of the relative error of the result
+};
+
+TEST(DenoiserPrecisions, CostWhatTheyShouldAndNotLess) {
+  const Band bands[] = {{formats::fp8, 0.006, 0.04},
+                        {formats::fp8_tensor, 0.006, 0.04},
+                        {formats::mxfp8, 0.006, 0.04},
+                        {formats::nvfp4, 0.02, 0.13}};
+  for (const auto& [golden, linears, kept_linears] : kConverted) {
+    const DenoiserCase tested(golden);
+    const auto exact = tested.expected("sample");
+    for (const auto& [format, least, most] : bands) {
+      const auto graph = tested.denoiser_->build(tested.shape(), {DType::kBF16, false});
+      CompileOptions how;
+      how.recipe = tested.denoiser_->recipe(format);
+      how.optimize = false;
+      const CompiledGraph plain =
+          compile(*graph, how, test::tested_kernels(), test::tested_stream());
+      EXPECT_EQ(plain.report.converted.size(), linears);
+      EXPECT_EQ(plain.report.kept.size(), kept_linears);
+      for (const auto& kept : plain.report.kept) {
+        EXPECT_FALSE(kept.unsupported) << kept.weight;
+        EXPECT_NE(kept.reason, "not selected by the recipe") << kept.weight;
+      }
+      Weights weights = test::procedural_weights(*graph);
+      quantize_weights(weights, plain.report, cpu_kernels(), {2});
+      const auto run = [&](const std::shared_ptr<Graph>& g) {
+        return floats(test::tested_program(g, weights).run(tested.inputs()).at("sample"));
+      };
+      const auto sample = run(plain.graph);
+      how.optimize = true;
+      const double error = relative_error(sample, exact);
+      EXPECT_GE(error, least) << golden << " " << format.name;
+      EXPECT_LE(error, most) << golden << " " << format.name;
+      EXPECT_LE(relative_error(run(test::tested_compile(*graph, how)), sample),
+                test::compile_tolerance(DType::kBF16))
+          << golden << " " << format.name << ": compiled and not differ";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace halftone
