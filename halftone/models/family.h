@@ -36,6 +36,9 @@ using Condition = NamedTensors;
 // In a Condition of a network that reads it: the strength of guidance, F32 [1].
 inline constexpr const char* kGuidanceOfCondition = "guidance";
 
+// One tensor of all rows, [rows, ...], each of them of this shape there.
+Tensor stacked(std::span<const Condition* const> rows, const std::string& name, const Shape& shape);
+
 struct BuildOptions {
   DType activations = DType::kF32;  // F32 or BF16
   bool tap_blocks = false;          // make every block's result an output

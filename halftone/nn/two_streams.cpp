@@ -28,10 +28,13 @@ Value attention_input(const Stream& stream, const StreamStyle& style) {
   return modulate(layer_norm(stream.x, style.eps), stream.modulation[0]);
 }
 
-void finish(const Scope& block, Stream& stream, Value attended, const StreamStyle& style) {
+void add_attention(const Scope& block, Stream& stream, Value attended, const StreamStyle& style) {
   const Scope attn = block["attn"];
   const Value out = linear(attn[stream.names.out], attended, stream.x.dim(2), style.bias);
   stream.x = add_gated(stream.x, out, stream.modulation[0]);
+}
+
+void add_feed_forward(const Scope& block, Stream& stream, const StreamStyle& style) {
   const Value x = modulate(layer_norm(stream.x, style.eps), stream.modulation[1]);
   stream.x = add_gated(stream.x, style.feed_forward(block[stream.names.feed_forward], x),
                        stream.modulation[1]);
@@ -43,8 +46,10 @@ void two_stream_block(const Scope& block, Stream& text, Stream& picture, const S
   const Heads b =
       project(attn, picture.names, attention_input(picture, style), picture.rope, style);
   const auto [to_text, to_picture] = attend_to_both(a, b);
-  finish(block, text, to_text, style);
-  finish(block, picture, to_picture, style);
+  add_attention(block, text, to_text, style);
+  add_feed_forward(block, text, style);
+  add_attention(block, picture, to_picture, style);
+  add_feed_forward(block, picture, style);
 }
 
 Value gelu_feed_forward(const Scope& feed_forward, Value x) {

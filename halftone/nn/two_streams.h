@@ -47,9 +47,10 @@ Heads project(const Scope& attn, const StreamNames& names, Value x,
 // What each of two sequences sees in both, one after the other: [B, T, C] each.
 std::array<Value, 2> attend_to_both(const Heads& first, const Heads& second);
 
-// The stream's tokens as attention reads them, and the rest of a block after it.
+// The stream's tokens as attention reads them, and what a block adds to them.
 Value attention_input(const Stream& stream, const StreamStyle& style);
-void finish(const Scope& block, Stream& stream, Value attended, const StreamStyle& style);
+void add_attention(const Scope& block, Stream& stream, Value attended, const StreamStyle& style);
+void add_feed_forward(const Scope& block, Stream& stream, const StreamStyle& style);
 
 // A whole block: text and picture attend to both, text first, then each has its MLP.
 void two_stream_block(const Scope& block, Stream& text, Stream& picture, const StreamStyle& style);

@@ -38,13 +38,18 @@ class FluxDenoiser final : public Denoiser {
 
   NamedTensors inputs(const DenoiserShape& shape,
                       std::span<const Condition* const> rows) const override {
-    std::vector<Told> told;
-    for (const Condition* row : rows) {
-      const auto guidance = row->find(kGuidanceOfCondition);
-      told.push_back({row->at("text"), row->at("pooled"),
-                      guidance == row->end() ? kUsualGuidance : guidance->second.as<float>()[0]});
+    NamedTensors inputs = position_inputs(config_, own_shape(shape));
+    inputs["text"] = stacked(rows, "text", {shape.text_tokens, config_.joint_dim});
+    inputs["pooled"] = stacked(rows, "pooled", {config_.pooled_dim});
+    if (!config_.guidance) return inputs;
+    Tensor guidance = Tensor::empty(DType::kF32, {shape.rows});
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const auto told = rows[i]->find(kGuidanceOfCondition);
+      guidance.mutable_as<float>()[i] =
+          told == rows[i]->end() ? kUsualGuidance : told->second.as<float>()[0];
     }
-    return transformer_inputs(config_, own_shape(shape), told);
+    inputs["told.guidance"] = guidance;
+    return inputs;
   }
 
   float time(const SamplerStep& step) const override { return static_cast<float>(step.sigma); }

@@ -1,8 +1,5 @@
 #include "halftone/models/flux1/transformer.h"
 
-#include <algorithm>
-
-#include "halftone/base/error.h"
 #include "halftone/nn/pictures.h"
 #include "halftone/nn/rope_axes.h"
 #include "halftone/nn/two_streams.h"
@@ -137,34 +134,15 @@ std::shared_ptr<Graph> build_transformer(const TransformerConfig& config,
   return graph;
 }
 
-std::map<std::string, Tensor> transformer_inputs(const TransformerConfig& config,
-                                                 const TransformerShape& shape,
-                                                 std::span<const Told> rows) {
-  HT_ASSERT(static_cast<int64_t>(rows.size()) == shape.batch);
-  Tensor text = Tensor::empty(DType::kF32, {shape.batch, shape.text_tokens, config.joint_dim});
-  Tensor pooled = Tensor::empty(DType::kF32, {shape.batch, config.pooled_dim});
-  Tensor guidance = Tensor::empty(DType::kF32, {shape.batch});
-  for (int64_t b = 0; b < shape.batch; ++b) {
-    const Told& row = rows[static_cast<size_t>(b)];
-    HT_ASSERT(row.text.shape() == (Shape{shape.text_tokens, config.joint_dim}));
-    HT_ASSERT(row.pooled.shape() == Shape{config.pooled_dim});
-    std::copy_n(row.text.as<float>().begin(), row.text.numel(),
-                text.mutable_as<float>().begin() + b * row.text.numel());
-    std::copy_n(row.pooled.as<float>().begin(), row.pooled.numel(),
-                pooled.mutable_as<float>().begin() + b * row.pooled.numel());
-    guidance.mutable_as<float>()[b] = row.guidance;
-  }
+std::map<std::string, Tensor> position_inputs(const TransformerConfig& config,
+                                              const TransformerShape& shape) {
   std::vector<int64_t> positions(static_cast<size_t>(3 * shape.text_tokens), 0);
   for (int64_t h = 0; h < shape.rows(); ++h) {
     for (int64_t w = 0; w < shape.columns(); ++w) positions.insert(positions.end(), {0, h, w});
   }
   constexpr double kTheta = 10000;
   const nn::RopeAxes angles(kTheta, config.axes_dims, nn::AnglePrecision::kFloat64);
-  auto inputs = nn::rope_tables(angles, positions, shape.batch);
-  inputs["text"] = text;
-  inputs["pooled"] = pooled;
-  if (config.guidance) inputs["told.guidance"] = guidance;
-  return inputs;
+  return nn::rope_tables(angles, positions, shape.batch);
 }
 
 }  // namespace halftone::flux1

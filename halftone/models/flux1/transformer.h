@@ -4,7 +4,6 @@
 
 #include <map>
 #include <memory>
-#include <span>
 #include <string>
 
 #include "halftone/graph/graph.h"
@@ -41,15 +40,8 @@ std::shared_ptr<Graph> build_transformer(const TransformerConfig& config,
                                          const TransformerShape& shape,
                                          const TransformerOptions& options);
 
-// What a row of the batch is told.
-struct Told {
-  Tensor text;    // F32 [text_tokens, joint_dim]
-  Tensor pooled;  // F32 [pooled_dim]
-  float guidance = 0;
-};
-// The inputs but latents and time.
-std::map<std::string, Tensor> transformer_inputs(const TransformerConfig& config,
-                                                 const TransformerShape& shape,
-                                                 std::span<const Told> rows);
+// The rotation tables.
+std::map<std::string, Tensor> position_inputs(const TransformerConfig& config,
+                                              const TransformerShape& shape);
 
 }  // namespace halftone::flux1

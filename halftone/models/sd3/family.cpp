@@ -1,0 +1,122 @@
+#include "halftone/models/sd3/family.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "halftone/base/error.h"
+#include "halftone/base/files.h"
+#include "halftone/io/json.h"
+#include "halftone/models/autoencoder_kl/codec.h"
+#include "halftone/models/folder.h"
+#include "halftone/models/sd3/names.h"
+#include "halftone/models/sd3/transformer.h"
+
+namespace halftone::sd3 {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Sd3Denoiser final : public Denoiser {
+ public:
+  explicit Sd3Denoiser(const TransformerConfig& config) : config_(config) {}
+
+  std::string_view folder() const override { return "transformer"; }
+  int64_t channels() const override { return config_.in_channels; }
+  int64_t patch() const override { return TransformerConfig::kPatch; }
+  int64_t text_features() const override { return config_.joint_dim; }
+  std::array<int64_t, 2> most_patches() const override {
+    return {config_.most_positions, config_.most_positions};
+  }
+
+  DenoiserShape shape(const Shape& latents, std::span<const int64_t> texts) const override {
+    return {static_cast<int64_t>(texts.size()), latents, texts[0], false};
+  }
+
+  std::shared_ptr<Graph> build(const DenoiserShape& s, const BuildOptions& options) const override {
+    return build_transformer(config_, {s.rows, s.latents[1], s.latents[2], s.text_tokens},
+                             {options.activations, options.tap_blocks});
+  }
+
+  NamedTensors inputs(const DenoiserShape& shape,
+                      std::span<const Condition* const> rows) const override {
+    return {{"text", stacked(rows, "text", {shape.text_tokens, config_.joint_dim})},
+            {"pooled", stacked(rows, "pooled", {config_.pooled_dim})}};
+  }
+
+  float time(const SamplerStep& step) const override { return static_cast<float>(step.timestep); }
+
+  WeightNames names(const Checkpoint& checkpoint) const override { return names_in(checkpoint); }
+  QuantizeRecipe recipe(const Format& format) const override { return default_recipe(format); }
+  LoraTargets lora_targets(const Graph& graph) const override { return sd3::lora_targets(graph); }
+
+ private:
+  TransformerConfig config_;
+};
+
+// The transformer's config: the folder's, or, for a file alone, what its tensors tell.
+TransformerConfig transformer_config(const ModelFiles& files) {
+  const fs::path config = files.of("transformer") / "config.json";
+  if (files.denoiser.empty() || path_exists(config)) {
+    return parse_transformer_config(read_json_file(config), config.string());
+  }
+  const Checkpoint checkpoint = Checkpoint::open(files.denoiser);
+  return infer_transformer_config(checkpoint, names_in(checkpoint));
+}
+
+std::unique_ptr<Denoiser> make_denoiser(const ModelFiles& files) {
+  check_model_index(files.base, "StableDiffusion3Pipeline",
+                    {{"scheduler", {"FlowMatchEulerDiscreteScheduler"}},
+                     {"text_encoder", {"CLIPTextModelWithProjection"}},
+                     {"text_encoder_2", {"CLIPTextModelWithProjection"}},
+                     {"text_encoder_3", {"T5EncoderModel"}},
+                     {"tokenizer", {"CLIPTokenizer", "CLIPTokenizerFast"}},
+                     {"tokenizer_2", {"CLIPTokenizer", "CLIPTokenizerFast"}},
+                     {"tokenizer_3", {"T5TokenizerFast", "T5Tokenizer"}},
+                     {"transformer", {"SD3Transformer2DModel"}},
+                     {"vae", {"AutoencoderKL"}}});
+  return std::make_unique<Sd3Denoiser>(transformer_config(files));
+}
+
+std::unique_ptr<Codec> make_codec(const ModelFiles& files) {
+  const fs::path config = files.of("vae") / "config.json";
+  return std::make_unique<autoencoder_kl::KlCodec>(
+      autoencoder_kl::parse_config(read_json_file(config), config.string()), WeightNames{});
+}
+
+Sampling sampling(const ModelFiles& files) {
+  Sampling usual;
+  usual.scheduler = scheduler_in(files.base, "FlowMatchEulerDiscreteScheduler");
+  usual.scheduler.flow.spacing = FlowSpacing::kTrained;  // diffusers gives it no sigmas
+  usual.guidance_rule = GuidanceRule::kFromNegative;
+  usual.steps = 28;
+  // What the first version was shown with, and what 3.5 is.
+  usual.guidance = transformer_config(files).norm_heads ? 4.5f : 7.0f;
+  return usual;
+}
+
+std::unique_ptr<Denoiser> published_large() {
+  return std::make_unique<Sd3Denoiser>(TransformerConfig{});
+}
+std::unique_ptr<Denoiser> published_medium() {
+  TransformerConfig config;
+  config.layers = config.heads = 24;
+  config.most_positions = 384;
+  for (int64_t i = 0; i < 13; ++i) config.dual_layers.insert(i);
+  return std::make_unique<Sd3Denoiser>(config);
+}
+
+}  // namespace
+
+Family family() {
+  return {"sd3",
+          "Stable Diffusion 3",
+          {"StableDiffusion3Pipeline"},
+          is_sd3_file,
+          make_denoiser,
+          nullptr,
+          make_codec,
+          sampling,
+          {{"large", published_large, 333}, {"medium", published_medium, 333}}};
+}
+
+}  // namespace halftone::sd3
