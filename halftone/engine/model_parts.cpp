@@ -20,6 +20,15 @@ void check_fit(const ModelParts& parts) {
     fail(fmt::format("text states of {} for a {} that takes {}", parts.conditioner->features(),
                      denoiser.folder(), denoiser.text_features()));
   }
+  const VectorWidths given = parts.conditioner->vectors();
+  for (const auto& [name, width] : denoiser.vectors()) {
+    const auto found = given.find(name);
+    if (found != given.end() && found->second == width) continue;
+    fail(found == given.end() ? fmt::format("no vector '{}' for a {} that takes one of {}", name,
+                                            denoiser.folder(), width)
+                              : fmt::format("a vector '{}' of {} for a {} that takes one of {}",
+                                            name, found->second, denoiser.folder(), width));
+  }
   if (parts.codec->channels() != denoiser.channels()) {
     fail(fmt::format("a VAE of {} channels for a {} of {}", parts.codec->channels(),
                      denoiser.folder(), denoiser.channels()));

@@ -65,9 +65,10 @@ Value group_norm(Value x, Value weight, Value bias, int groups, float eps);
 // x [B, T, H, D]; cosine and sine [B, T, D/2]
 Value rope(Value x, Value cosine, Value sine, const RopeAttributes& attributes);
 // q [B, T, H, D], k and v [B, S, G, D] with H a multiple of G -> [B, T, H, D]. With lengths [B],
-// row b sees keys 0 .. lengths[b] - 1.
+// row b sees keys 0 .. lengths[b] - 1. A bias [H, T, S], or [B, H, T, S], is added to the scaled
+// scores.
 Value attention(Value q, Value k, Value v, std::optional<Value> lengths,
-                const AttentionAttributes& attributes);
+                AttentionAttributes attributes, std::optional<Value> bias = std::nullopt);
 Value embedding(Value ids, Value table);  // ids I32 [B, T], table [V, C] -> [B, T, C]
 // Rows at or beyond lengths[b] of x [B, T, C] become token [C].
 Value pad_rows(Value x, Value token, Value lengths);

@@ -66,6 +66,7 @@ struct AttentionAttributes {
   float scale = 1;
   bool causal = false;
   bool statistics = false;  // handed from attention to its gradient
+  bool biased = false;      // what is added to scores is the last operand
 
   bool operator==(const AttentionAttributes&) const = default;
 };
@@ -175,14 +176,21 @@ struct AttentionArgs {
   ConstView q, k, v, lengths;
   View y;
   View statistics =
-      {};  // F32 [B, H, S]: the logarithm of each softmax's sum; of tables that say so
+      {};               // F32 [B, H, S]: the logarithm of each softmax's sum; of tables that say so
+  ConstView bias = {};  // of scores once they are scaled: [H, T, S], or [B, H, T, S]
 };
 struct AttentionGradArgs {
   AttentionAttributes how;
   ConstView dy, q, k, v, lengths;
   View dq, dk, dv;
   ConstView y = {}, statistics = {};  // of the forward pass, where they were handed over
+  ConstView bias = {};
+  View dbias = {};  // as bias: summed over the items that share it
 };
+// Elements from one item's bias to the next: none where all share it.
+inline int64_t bias_stride(const Shape& bias) {
+  return bias.rank() == 4 ? bias[1] * bias[2] * bias[3] : 0;
+}
 // One step of AdamW on all of F32 [N], as PyTorch has it.
 struct AdamWArgs {
   float learning_rate = 1e-4f, beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0.01f;

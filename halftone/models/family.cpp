@@ -8,22 +8,23 @@
 
 namespace halftone {
 
-Tensor stacked(std::span<const Condition* const> rows, const std::string& name,
-               const Shape& shape) {
-  std::vector<int64_t> dims = {static_cast<int64_t>(rows.size())};
-  dims.insert(dims.end(), shape.dims().begin(), shape.dims().end());
-  Tensor all = Tensor::empty(DType::kF32, Shape(dims));
-  auto out = all.mutable_as<float>().begin();
-  for (const Condition* row : rows) {
-    const Tensor& one = row->at(name);
-    HT_ASSERT(one.shape() == shape);
-    out = std::copy(one.as<float>().begin(), one.as<float>().end(), out);
-  }
-  return all;
-}
-
 std::string DenoiserShape::str() const {
   return fmt::format("{} x {} + {}{}", rows, latents, text_tokens, ragged ? " ragged" : "");
+}
+
+Tensor stacked(std::span<const Condition* const> rows, const std::string& name) {
+  HT_ASSERT(!rows.empty());
+  const Tensor& first = rows[0]->at(name);
+  std::vector<int64_t> dims = {static_cast<int64_t>(rows.size())};
+  dims.insert(dims.end(), first.shape().dims().begin(), first.shape().dims().end());
+  Tensor all = Tensor::empty(first.dtype(), Shape(dims));
+  auto to = all.mutable_bytes().begin();
+  for (const Condition* row : rows) {
+    const Tensor& one = row->at(name);
+    HT_ASSERT(one.shape() == first.shape() && one.dtype() == first.dtype());
+    to = std::copy(one.bytes().begin(), one.bytes().end(), to);
+  }
+  return all;
 }
 
 DenoiserShape Denoiser::smallest_shape() const {

@@ -31,13 +31,15 @@ struct ModelFiles {
 using NamedTensors = std::map<std::string, Tensor>;
 
 // A prompt and whatever else a denoiser is told, as it takes them: tensors by name, without a
-// dimension for rows.
+// dimension for rows. "text" [tokens, features] is there always; vectors [width] of the prompt as a
+// whole, such as "pooled", where a family has them.
 using Condition = NamedTensors;
 // In a Condition of a network that reads it: the strength of guidance, F32 [1].
 inline constexpr const char* kGuidanceOfCondition = "guidance";
+using VectorWidths = std::map<std::string, int64_t>;  // by name
 
-// One tensor of all rows, [rows, ...], each of them of this shape there.
-Tensor stacked(std::span<const Condition* const> rows, const std::string& name, const Shape& shape);
+// That tensor of every row, alike in shape: [rows, ...].
+Tensor stacked(std::span<const Condition* const> rows, const std::string& name);
 
 struct BuildOptions {
   DType activations = DType::kF32;  // F32 or BF16
@@ -65,6 +67,7 @@ class Denoiser {
   virtual int64_t text_features() const = 0;    // of "text" in a Condition
   // Whether it was taught to predict as if guided, and is told by how much.
   virtual bool reads_guidance() const { return false; }
+  virtual VectorWidths vectors() const { return {}; }  // that it takes besides
   // Patches that it has positions for, down and across.
   virtual std::array<int64_t, 2> most_patches() const { return {1 << 20, 1 << 20}; }
 
@@ -97,6 +100,7 @@ class Conditioner {
 
   virtual std::vector<std::string> folders() const = 0;  // of the encoders
   virtual int64_t features() const = 0;                  // of "text"
+  virtual VectorWidths vectors() const { return {}; }    // that a Condition holds besides
   // Prompts that are too long, or no text, are Errors.
   virtual PromptTokens tokenize(const std::string& prompt) const = 0;
   virtual int64_t text_tokens(const PromptTokens& prompt) const = 0;  // that a denoiser is given

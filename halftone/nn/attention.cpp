@@ -14,8 +14,8 @@ Value norm_and_rotate(const Scope& norm, Value x, float eps, const RopeTables& r
 }
 
 Value attend(Value q, Value k, Value v, const AttendOptions& options) {
-  const float scale = 1.0f / std::sqrt(static_cast<float>(q.dim(3)));
-  const Value y = attention(q, k, v, options.lengths, {scale, options.causal});
+  const float scale = options.scale.value_or(1.0f / std::sqrt(static_cast<float>(q.dim(3))));
+  const Value y = attention(q, k, v, options.lengths, {scale, options.causal}, options.bias);
   return reshape(y, {q.dim(0), q.dim(1), q.dim(2) * q.dim(3)});
 }
 

@@ -18,8 +18,10 @@ Value norm_and_rotate(const Scope& norm, Value x, float eps, const RopeTables& r
 struct AttendOptions {
   std::optional<Value> lengths;  // I32 [B]: keys that row b sees; all where there are none
   bool causal = false;
+  std::optional<Value> bias;   // of scores, as attention has it
+  std::optional<float> scale;  // of scores; 1 / sqrt(D) without one
 };
-// softmax(q k^T / sqrt(D)) v, heads side by side again: [B, T, H * D]
+// softmax(scale q k^T + bias) v, heads side by side again: [B, T, H * D]
 Value attend(Value q, Value k, Value v, const AttendOptions& options = {});
 
 }  // namespace halftone::nn

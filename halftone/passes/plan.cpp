@@ -66,7 +66,12 @@ class AttentionColumns {
     if (is_result_[id]) return false;
     const Shape& shape = graph_.values()[id].type.shape;
     return std::all_of(readers_[id].begin(), readers_[id].end(), [&](const Node* reader) {
-      if (reader->op == Op::kAttention || reader->op == Op::kAttentionGrad) return true;
+      // Queries, keys, values and their gradient; a bias is read as one piece.
+      const size_t strided = reader->op == Op::kAttention ? 3 : 4;
+      if (reader->op == Op::kAttention || reader->op == Op::kAttentionGrad) {
+        return std::find(reader->inputs.begin() + static_cast<std::ptrdiff_t>(strided),
+                         reader->inputs.end(), id) == reader->inputs.end();
+      }
       if (reader->op != Op::kReshape) return false;
       const Shape& heads = graph_.values()[reader->outputs[0]].type.shape;
       return heads.rank() == 4 && heads[0] == shape[0] && heads[1] == shape[1] &&

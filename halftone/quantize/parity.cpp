@@ -106,6 +106,10 @@ void check_comparable(const ReferenceRun& reference, const Model& model) {
   if (features != model.denoiser().text_features()) {
     fail(fmt::format("text states of {} beside {}", model.denoiser().text_features(), features));
   }
+  for (const auto& [name, width] : model.denoiser().vectors()) {
+    const int64_t had = first.positive.at(name).numel();
+    if (had != width) fail(fmt::format("a vector '{}' of {} beside {}", name, width, had));
+  }
   if (first.latents.front().shape()[1] != model.denoiser().channels()) {
     fail(fmt::format("latents of {} channels beside {}", model.denoiser().channels(),
                      first.latents.front().shape()[1]));

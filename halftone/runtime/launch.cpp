@@ -267,10 +267,16 @@ void dispatch(const Node& node, std::span<const ConstView> in, std::span<const V
     case Op::kRope:
       return visit(kernels.rope,
                    RopeArgs{std::get<RopeAttributes>(a), in[0], in[1], in[2], out[0]});
-    case Op::kAttention:
-      return visit(kernels.attention,
-                   AttentionArgs{std::get<AttentionAttributes>(a), in[0], in[1], in[2], optional(3),
-                                 out[0], out.size() > 1 ? out[1] : View{}});
+    case Op::kAttention: {
+      AttentionArgs args{std::get<AttentionAttributes>(a), in[0], in[1], in[2], {}, out[0]};
+      if (args.how.statistics) args.statistics = out[1];
+      if (args.how.biased) {
+        args.bias = in.back();
+        in = in.first(in.size() - 1);
+      }
+      if (in.size() > 3) args.lengths = in[3];
+      return visit(kernels.attention, args);
+    }
     case Op::kAttentionGrad: {
       AttentionGradArgs args{
           std::get<AttentionAttributes>(a), in[0], in[1], in[2], in[3], {}, out[0], out[1], out[2]};
@@ -278,6 +284,11 @@ void dispatch(const Node& node, std::span<const ConstView> in, std::span<const V
         args.statistics = in.back();
         args.y = in[in.size() - 2];
         in = in.first(in.size() - 2);
+      }
+      if (args.how.biased) {
+        args.bias = in.back();
+        args.dbias = out[3];
+        in = in.first(in.size() - 1);
       }
       if (in.size() > 4) args.lengths = in[4];
       return visit(kernels.attention_grad, args);

@@ -19,11 +19,14 @@ using test::relative_error;
 // BF16 probabilities and outputs: 2.4e-3 was measured against double, the reference rounds too.
 constexpr double kTolerance = 6e-3;
 
+enum class Bias { kNone, kShared, kOfItems };
+
 struct Problem {
   const char* name;
   int64_t batch, queries, keys, heads, groups, dim;
   std::vector<int32_t> lengths;  // none: every key is seen
   bool packed = false;           // q, k and v lie in one array, [B, T, q | k | v]
+  Bias bias = Bias::kNone;
 };
 
 void PrintTo(const Problem& p, std::ostream* out) { *out << p.name; }
@@ -100,6 +103,11 @@ class CudnnAttention : public testing::TestWithParam<Problem> {
     dy_ = random_tensor(q_shape_, 4, DType::kBF16);
     how_.scale = 1.3f / std::sqrt(static_cast<float>(p.dim));
     if (!p.lengths.empty()) lengths_ = int_tensor(p.lengths, {p.batch});
+    if (p.bias == Bias::kNone) return;
+    how_.biased = true;
+    bias_ = random_tensor(p.bias == Bias::kShared ? Shape{p.heads, p.queries, p.keys}
+                                                  : Shape{p.batch, p.heads, p.queries, p.keys},
+                          5, p.bias == Bias::kShared ? DType::kBF16 : DType::kF32);
   }
 
   // Fills q, k, v and lengths of arguments for the GPU.
@@ -121,6 +129,7 @@ class CudnnAttention : public testing::TestWithParam<Problem> {
       args.v = keep(v_);
     }
     if (lengths_.defined()) args.lengths = keep(lengths_);
+    if (bias_.defined()) args.bias = keep(bias_);
   }
   ConstView keep(const Tensor& t) {
     kept_.push_back(on_device(t.bytes()));
@@ -139,6 +148,7 @@ class CudnnAttention : public testing::TestWithParam<Problem> {
     args.k = view(k_);
     args.v = view(v_);
     if (lengths_.defined()) args.lengths = view(lengths_);
+    if (bias_.defined()) args.bias = view(bias_);
   }
 
   void expect_cudnn(const Launch& launch) const {
@@ -147,7 +157,7 @@ class CudnnAttention : public testing::TestWithParam<Problem> {
   }
 
   Shape q_shape_, k_shape_;
-  Tensor q_, k_, v_, dy_, lengths_;
+  Tensor q_, k_, v_, dy_, lengths_, bias_;
   AttentionAttributes how_;
   std::vector<std::shared_ptr<Storage>> kept_;
 };
@@ -165,6 +175,9 @@ const std::vector<Problem> kProblems = {
     {"shared_keys_lengths", 2, 64, 192, 4, 2, 128, {192, 65}},
     {"packed", 2, 96, 96, 4, 4, 64, {}, true},
     {"packed_shared_keys_lengths", 2, 101, 101, 4, 2, 128, {40, 101}, true},
+    {"bias", 2, 128, 128, 4, 4, 64, {}, false, Bias::kShared},
+    {"odd_bias_lengths", 2, 133, 99, 4, 2, 64, {98, 13}, false, Bias::kShared},
+    {"bias_of_items", 2, 96, 128, 2, 2, 128, {}, false, Bias::kOfItems},
 };
 INSTANTIATE_TEST_SUITE_P(, CudnnAttention, testing::ValuesIn(kProblems),
                          [](const auto& tested) { return std::string(tested.param.name); });

@@ -171,6 +171,26 @@ TEST_P(BackendKernels, RopeAndAttention) {
               {q, k, v, int_tensor({5, 13}, {2})});
 }
 
+// Whatever the bias is stored in, and along tiles of queries.
+TEST_P(BackendKernels, AttentionWithABias) {
+  for (const int64_t queries : {9, 140}) {
+    const Tensor q = random({2, queries, 4, 64}, 50), k = random({2, 147, 2, 64}, 51),
+                 v = random({2, 147, 2, 64}, 52), lengths = int_tensor({101, 147}, {2});
+    for (const DType stored : {DType::kF32, DType::kBF16}) {
+      for (const Shape& shape : {Shape{4, queries, 147}, Shape{2, 4, queries, 147}}) {
+        const Tensor bias = random_tensor(shape, 53, stored);
+        for (const bool causal : {false, true}) {
+          expect_attention_same(
+              [=](Values in) {
+                return attention(in[0], in[1], in[2], in[3], {0.1f, causal}, in[4]);
+              },
+              {q, k, v, lengths, bias});
+        }
+      }
+    }
+  }
+}
+
 // As wide as the single head of a VAE.
 TEST_P(BackendKernels, AttentionWithWideHeads) {
   const Tensor q = random({2, 70, 2, 320}, 40), k = random({2, 90, 1, 320}, 41),

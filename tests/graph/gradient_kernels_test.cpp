@@ -173,6 +173,17 @@ void add_attention(std::vector<GradientCase>& cases, const Random& random) {
                      3,
                      kF32Sums});
   }
+  for (const Shape& shape : {Shape{4, 140, 147}, Shape{2, 4, 140, 147}}) {
+    for (const bool causal : {false, true}) {
+      cases.push_back(
+          {"attention_with_bias",
+           [=](Values in) { return attention(in[0], in[1], in[2], in[4], {0.1f, causal}, in[3]); },
+           {random({2, 140, 4, 20}), random({2, 147, 2, 20}), random({2, 147, 2, 20}),
+            random(shape), int_tensor({101, 147}, {2})},
+           4,
+           kF32Sums});
+    }
+  }
   // As wide as the single head of a VAE.
   const Tensor q = random({2, 70, 2, 320}), k = random({2, 83, 1, 320}),
                v = random({2, 83, 1, 320});

@@ -241,6 +241,48 @@ TEST(Ops, AttentionAgainstItsDefinition) {
       {q, k, v});
 }
 
+// With lengths, the future hidden and a bias all at once; one bias for all items, and one for each.
+TEST(Ops, AttentionAddsABiasToItsScores) {
+  const Tensor q = random_tensor({2, 3, 4, 5}, 60), k = random_tensor({2, 6, 2, 5}, 61),
+               v = random_tensor({2, 6, 2, 5}, 62), lengths = int_tensor({4, 6}, {2});
+  const auto Q = floats(q), K = floats(k), V = floats(v);
+  for (const Shape& shape : {Shape{4, 3, 6}, Shape{2, 4, 3, 6}}) {
+    const Tensor bias = random_tensor(shape, 63);
+    const auto B = floats(bias);
+    for (const bool causal : {false, true}) {
+      const auto f = [=](Values in) {
+        return attention(in[0], in[1], in[2], in[0].graph().constant("lengths", lengths),
+                         {0.5f, causal}, in[3]);
+      };
+      const auto y = run(f, {q, k, v, bias});
+      double largest = 0;
+      for (int i = 0; i < 2 * 3 * 4; ++i) {
+        const int b = i / 12, t = i / 4 % 3, h = i % 4;
+        double sum = 0, out[5] = {};
+        for (int s = 0; s < (b == 0 ? 4 : 6); ++s) {
+          if (causal && s > t + 3) continue;  // queries are the last 3 of 6
+          double score = B[(((shape.rank() == 4 ? b : 0) * 4 + h) * 3 + t) * 6 + s];
+          for (int d = 0; d < 5; ++d)
+            score += 0.5 * Q[i * 5 + d] * K[((b * 6 + s) * 2 + h / 2) * 5 + d];
+          sum += std::exp(score);
+          for (int d = 0; d < 5; ++d)
+            out[d] += std::exp(score) * V[((b * 6 + s) * 2 + h / 2) * 5 + d];
+        }
+        for (int d = 0; d < 5; ++d)
+          largest = std::max(largest, std::abs(y[i * 5 + d] - out[d] / sum));
+      }
+      EXPECT_LE(largest, 1e-5) << shape.str() << causal;
+      expect_gradient(f, {q, k, v, bias});
+    }
+  }
+  Graph graph;
+  const auto input = [&](const char* name, const Shape& shape) {
+    return graph.input(name, {shape, DType::kF32, {}});
+  };
+  const Value a = input("q", {2, 3, 4, 5}), b = input("k", {2, 6, 2, 5});
+  EXPECT_THROW(attention(a, b, b, {}, {}, input("bias", {4, 6, 3})), Error);
+}
+
 TEST(Ops, CausalAttentionDoesNotSeeTheFuture) {
   const Tensor q = random_tensor({1, 4, 2, 3}, 30), k = random_tensor({1, 4, 1, 3}, 31);
   Tensor v = random_tensor({1, 4, 1, 3}, 32);

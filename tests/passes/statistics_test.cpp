@@ -14,17 +14,18 @@ namespace {
 using test::floats;
 using test::random_tensor;
 
-class AttentionStatistics : public testing::TestWithParam<std::tuple<DType, bool>> {};
+class AttentionStatistics : public testing::TestWithParam<std::tuple<DType, bool, bool>> {};
 INSTANTIATE_TEST_SUITE_P(, AttentionStatistics,
                          testing::Combine(testing::Values(DType::kF32, DType::kBF16),
-                                          testing::Bool()),
+                                          testing::Bool(), testing::Bool()),
                          [](const auto& tested) {
                            return std::string(name_of(std::get<0>(tested.param))) +
-                                  (std::get<1>(tested.param) ? "lengths" : "");
+                                  (std::get<1>(tested.param) ? "lengths" : "") +
+                                  (std::get<2>(tested.param) ? "bias" : "");
                          });
 
 TEST_P(AttentionStatistics, ChangeNoGradient) {
-  const auto [dtype, with_lengths] = GetParam();
+  const auto [dtype, with_lengths, with_bias] = GetParam();
   const Shape shape{2, 96, 3, 64};
   const auto graph = std::make_shared<Graph>();
   std::map<std::string, Tensor> inputs;
@@ -38,15 +39,21 @@ TEST_P(AttentionStatistics, ChangeNoGradient) {
     inputs["lengths"] = test::int_tensor({96, 41}, {2});
     lengths = graph->input("lengths", {{2}, DType::kI32, {}});
   }
-  const Value y = attention(qkv[0], qkv[1], qkv[2], lengths, {0.125f, false});
+  std::optional<Value> bias;
+  if (with_bias) {
+    inputs["bias"] = random_tensor({3, 96, 96}, 8, dtype);
+    bias = graph->input("bias", {{3, 96, 96}, dtype, {}});
+    qkv.push_back(*bias);
+  }
+  const Value y = attention(qkv[0], qkv[1], qkv[2], lengths, {0.125f, false}, bias);
   const Value r = graph->constant("r", random_tensor(shape, 9, dtype));
   const auto gradients = differentiate(sum_to(y * r, {1}), qkv);
   graph->output("y", y);
-  for (size_t i = 0; i < 3; ++i) graph->output("g" + std::to_string(i), gradients[i]);
+  for (size_t i = 0; i < qkv.size(); ++i) graph->output("g" + std::to_string(i), gradients[i]);
   const auto handed = hand_over_statistics(*graph);
   int changed = 0;
   for (const Node& node : handed->nodes()) {
-    const size_t operands = with_lengths ? 4 : 3;
+    const size_t operands = 3 + (with_lengths ? 1 : 0) + (with_bias ? 1 : 0);
     if (node.op == Op::kAttention) {
       EXPECT_EQ(node.outputs.size(), 2u);
     }

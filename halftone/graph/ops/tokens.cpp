@@ -17,7 +17,7 @@ Gradients rope_gradient(const GradientContext& c) {
 }
 
 Value attention(Value q, Value k, Value v, std::optional<Value> lengths,
-                const AttentionAttributes& attributes) {
+                AttentionAttributes attributes, std::optional<Value> bias) {
   const bool fits = q.rank() == 4 && k.rank() == 4 && k.shape() == v.shape() &&
                     q.dim(0) == k.dim(0) && q.dim(3) == k.dim(3) && k.dim(2) > 0 &&
                     q.dim(2) % k.dim(2) == 0;
@@ -28,15 +28,27 @@ Value attention(Value q, Value k, Value v, std::optional<Value> lengths,
             "attention: lengths {} are not one I32 per row of {}", lengths->shape(), q.shape());
     inputs.push_back(*lengths);
   }
+  attributes.biased = bias.has_value();
+  if (bias) {
+    const Shape shared{q.dim(2), q.dim(1), k.dim(1)};
+    const Shape own{q.dim(0), q.dim(2), q.dim(1), k.dim(1)};
+    require(bias->shape() == shared || bias->shape() == own,
+            "attention: bias {} does not fit scores {}", bias->shape(), own);
+    inputs.push_back(*bias);
+  }
   return q.graph().add(Op::kAttention, inputs, attributes, q.type());
 }
 Gradients attention_gradient(const GradientContext& c) {
   std::vector<Value> inputs = {c.dy};
   inputs.insert(inputs.end(), c.inputs.begin(), c.inputs.end());
-  const ValueType types[] = {c.inputs[0].type(), c.inputs[1].type(), c.inputs[2].type()};
+  std::vector<ValueType> types;
+  for (size_t i = 0; i < 3; ++i) types.push_back(c.inputs[i].type());
+  const bool biased = std::get<AttentionAttributes>(c.attributes).biased;
+  if (biased) types.push_back(c.inputs.back().type());
   const auto grads = c.dy.graph().add(Op::kAttentionGrad, inputs, c.attributes, types);
   Gradients gradients = {grads[0], grads[1], grads[2]};
   gradients.resize(c.inputs.size());
+  if (biased) gradients.back() = grads[3];
   return gradients;
 }
 

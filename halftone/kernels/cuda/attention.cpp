@@ -15,20 +15,27 @@ std::optional<int64_t> cudnn_workspace(const Args& args, const Stream& stream) {
 bool numbers(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
 bool numbers(const ConstView& x) { return x.format == nullptr && numbers(x.dtype); }
 
-bool supports_attention(const AttentionArgs& a) {
-  return numbers(a.q) && numbers(a.k) && numbers(a.v) && numbers(a.y.dtype);
-}
-
-bool supports_attention_grad(const AttentionGradArgs& a) {
-  return numbers(a.dy) && numbers(a.q) && numbers(a.k) && numbers(a.v) && numbers(a.dq.dtype) &&
-         numbers(a.dk.dtype) && numbers(a.dv.dtype);
-}
-
 // Wider heads than the plain kernels hold; all of one dtype, as tensor cores want it.
 constexpr int64_t kWidestPlainHead = 256;
 template <class Args>
 bool is_wide(const Args& a) {
   return a.q.shape[3] > kWidestPlainHead;
+}
+
+// Products with a softmax between them take none.
+template <class Args>
+bool takes_bias(const Args& a) {
+  return a.bias.data == nullptr || (numbers(a.bias) && !is_wide(a));
+}
+
+bool supports_attention(const AttentionArgs& a) {
+  return numbers(a.q) && numbers(a.k) && numbers(a.v) && numbers(a.y.dtype) && takes_bias(a);
+}
+
+bool supports_attention_grad(const AttentionGradArgs& a) {
+  return numbers(a.dy) && numbers(a.q) && numbers(a.k) && numbers(a.v) && numbers(a.dq.dtype) &&
+         numbers(a.dk.dtype) && numbers(a.dv.dtype) && takes_bias(a) &&
+         (a.dbias.data == nullptr || numbers(a.dbias.dtype));
 }
 
 int64_t attention_workspace(const AttentionArgs& args, const Stream& stream) {

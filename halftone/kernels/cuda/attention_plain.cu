@@ -58,7 +58,8 @@ __global__ void __launch_bounds__(kAttentionThreads)
       float most = largest[i];
 #pragma unroll
       for (int j = 0; j < R; ++j) {
-        s[i][j] = s0 + tx + 16 * j < visible[i] ? s[i][j] * p.a.scale : -INFINITY;
+        const int64_t key = s0 + tx + 16 * j;
+        s[i][j] = key < visible[i] ? p.a.score(s[i][j], b, h, t0 + ty + 16 * i, key) : -INFINITY;
         most = fmaxf(most, s[i][j]);
       }
       most = row_max(most);
@@ -117,6 +118,8 @@ struct BackwardArgs {
   Heads dy, q, k, v, dq, dk, dv;
   const float *logsum, *delta;
   int64_t query_tiles, key_tiles;
+  void* dbias;  // as the problem's bias
+  DType dbias_dtype;
 };
 
 // dq = scale * sum over keys of ds k, with ds = p (dy . v - delta)
@@ -156,8 +159,9 @@ __global__ void __launch_bounds__(kAttentionThreads)
     for (int i = 0; i < R; ++i) {
 #pragma unroll
       for (int j = 0; j < R; ++j) {
-        const bool seen = s0 + tx + 16 * j < visible[i];
-        const float weight = seen ? expf(s[i][j] * p.a.scale - logsum[i]) : 0.0f;
+        const int64_t t = t0 + ty + 16 * i, key = s0 + tx + 16 * j;
+        const float weight =
+            key < visible[i] ? expf(p.a.score(s[i][j], b, h, t, key) - logsum[i]) : 0.0f;
         ds[(ty + 16 * i) * (kTile + 4) + tx + 16 * j] = weight * (dp[i][j] - delta[i]);
       }
     }
@@ -199,8 +203,8 @@ __global__ void __launch_bounds__(kAttentionThreads)
         const int64_t visible = inside ? p.a.visible(b, t) : 0;
 #pragma unroll
         for (int i = 0; i < R; ++i) {
-          const bool seen = s0 + ty + 16 * i < visible;
-          s[i][j] = seen ? expf(s[i][j] * p.a.scale - logsum) : 0.0f;
+          const int64_t key = s0 + ty + 16 * i;
+          s[i][j] = key < visible ? expf(p.a.score(s[i][j], b, h, t, key) - logsum) : 0.0f;
           dp[i][j] = s[i][j] * (dp[i][j] - delta);
           square[(ty + 16 * i) * (kTile + 4) + tx + 16 * j] = s[i][j];
         }
@@ -224,12 +228,78 @@ __global__ void __launch_bounds__(kAttentionThreads)
   if (p.dv.data != nullptr) store_sums<kTile, kDim>(p.dv, b, s0, group, dv, ones);
 }
 
+// dbias = p (dy . v - delta), summed over the items that share it: a block has a square of a head.
+template <int kTile, int kDim>
+__global__ void __launch_bounds__(kAttentionThreads)
+    attention_dbias_kernel(const __grid_constant__ BackwardArgs p) {
+  constexpr int R = kTile / 16, kFloats = Tile<kTile, kDim>::kFloats;
+  extern __shared__ __align__(16) float shared[];
+  float *q = shared, *dy = q + kFloats, *k = dy + kFloats, *v = k + kFloats;
+  const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
+  const int64_t row = divide(blockIdx.x, p.key_tiles), plane = divide(row, p.query_tiles);
+  const int64_t s0 = (static_cast<int64_t>(blockIdx.x) - row * p.key_tiles) * kTile;
+  const int64_t t0 = (row - plane * p.query_tiles) * kTile;
+  const int64_t first = divide(plane, p.a.heads), h = plane - first * p.a.heads;
+  const int64_t group = h / (p.a.heads / p.a.groups);
+  const int64_t end = p.a.bias_stride != 0 ? first + 1 : p.a.batch;
+  float sums[R][R] = {};
+  for (int64_t b = first; b < end; ++b) {
+    // The last query of a tile sees the most keys.
+    if (p.a.visible(b, min(t0 + kTile, p.a.queries) - 1) <= s0) continue;
+    __syncthreads();
+    load_tile<kTile, kDim>(q, p.q, b, t0, h);
+    load_tile<kTile, kDim>(dy, p.dy, b, t0, h);
+    load_tile<kTile, kDim>(k, p.k, b, s0, group);
+    load_tile<kTile, kDim>(v, p.v, b, s0, group);
+    __syncthreads();
+    float s[R][R], dp[R][R];
+    dot_rows<kTile, kDim>(q, k, s);
+    dot_rows<kTile, kDim>(dy, v, dp);
+#pragma unroll
+    for (int i = 0; i < R; ++i) {
+      const int64_t t = t0 + ty + 16 * i, at = (b * p.a.heads + h) * p.a.queries + t;
+      if (t >= p.a.queries) continue;
+      const float logsum = p.logsum[at], delta = p.delta[at];
+      const int64_t visible = p.a.visible(b, t);
+#pragma unroll
+      for (int j = 0; j < R; ++j) {
+        const int64_t key = s0 + tx + 16 * j;
+        if (key >= visible) continue;
+        sums[i][j] += expf(p.a.score(s[i][j], b, h, t, key) - logsum) * (dp[i][j] - delta);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < R; ++i) {
+    const int64_t t = t0 + ty + 16 * i;
+#pragma unroll
+    for (int j = 0; j < R; ++j) {
+      const int64_t key = s0 + tx + 16 * j;
+      if (t >= p.a.queries || key >= p.a.keys) continue;
+      store_value(p.dbias, p.dbias_dtype, (plane * p.a.queries + t) * p.a.keys + key, sums[i][j]);
+    }
+  }
+}
+
 // ---- launches -----------------------------------------------------------------------------------
 
-Attention problem_of(const AttentionAttributes& how, const ConstView& q, const ConstView& k,
-                     const ConstView& lengths) {
-  return {q.shape[0], q.shape[1], k.shape[1], q.shape[2],
-          k.shape[2], how.scale,  how.causal, static_cast<const int32_t*>(lengths.data)};
+template <class Args>
+Attention problem_of(const Args& args) {
+  const Shape &q = args.q.shape, &k = args.k.shape;
+  Attention a{q[0],
+              q[1],
+              k[1],
+              q[2],
+              k[2],
+              args.how.scale,
+              args.how.causal,
+              static_cast<const int32_t*>(args.lengths.data)};
+  if (args.bias.data != nullptr) {
+    a.bias = args.bias.data;
+    a.bias_dtype = args.bias.dtype;
+    a.bias_stride = bias_stride(args.bias.shape);
+  }
+  return a;
 }
 
 // Calls fn.template operator()<padded head size>().
@@ -268,7 +338,7 @@ void launch_forward(ForwardArgs p, cudaStream_t on) {
 void plain_attention(const AttentionArgs& args, const Stream& stream) {
   if (args.y.shape.numel() == 0) return;
   ForwardArgs p;
-  p.a = problem_of(args.how, args.q, args.k, args.lengths);
+  p.a = problem_of(args);
   p.q = heads_of(args.q);
   p.k = heads_of(args.k);
   p.v = heads_of(args.v);
@@ -287,7 +357,7 @@ int64_t plain_attention_grad_workspace(const AttentionGradArgs& args) {
 void plain_attention_grad(const AttentionGradArgs& args, const Stream& stream) {
   const auto on = context_of(stream).stream();
   BackwardArgs p{};
-  p.a = problem_of(args.how, args.q, args.k, args.lengths);
+  p.a = problem_of(args);
   p.dy = heads_of(args.dy);
   p.q = heads_of(args.q);
   p.k = heads_of(args.k);
@@ -315,6 +385,13 @@ void plain_attention_grad(const AttentionGradArgs& args, const Stream& stream) {
       p.dq = heads_of(args.dq);
       launch(attention_dq_kernel<kTile, kDim>, p, p.query_tiles * p.a.batch * p.a.heads, kFloats,
              on);
+    }
+    if (args.dbias.data != nullptr && args.dbias.shape.numel() > 0) {
+      p.dbias = args.dbias.data;
+      p.dbias_dtype = args.dbias.dtype;
+      const int64_t items = p.a.bias_stride != 0 ? p.a.batch : 1;
+      launch(attention_dbias_kernel<kTile, kDim>, p,
+             p.query_tiles * p.key_tiles * p.a.heads * items, kFloats, on);
     }
     if (args.dk.data != nullptr) p.dk = heads_of(args.dk);
     if (args.dv.data != nullptr) p.dv = heads_of(args.dv);

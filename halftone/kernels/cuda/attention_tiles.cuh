@@ -44,8 +44,17 @@ struct Attention {
   int64_t batch, queries, keys, heads, groups;
   float scale;
   bool causal;
-  const int32_t* lengths;  // [B] or null
+  const int32_t* lengths;      // [B] or null
+  const void* bias = nullptr;  // [H, T, S], or [B, H, T, S], or null
+  DType bias_dtype = DType::kF32;
+  int64_t bias_stride = 0;  // from one item to the next
 
+  // Of a query within the problem and a key that it sees, from the product of the two.
+  __device__ float score(float product, int64_t b, int64_t h, int64_t t, int64_t s) const {
+    const float scaled = product * scale;
+    if (bias == nullptr || t >= queries) return scaled;
+    return scaled + load_value(bias, bias_dtype, b * bias_stride + (h * queries + t) * keys + s);
+  }
   // Keys 0 .. visible - 1.
   __device__ int64_t visible(int64_t b, int64_t t) const {
     int64_t count = lengths == nullptr ? keys : min(keys, int64_t{lengths[b]});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 
 #include "halftone/kernels/workspace.h"
 
@@ -24,6 +25,7 @@ enum AttentionId : int64_t {
   kDK,
   kDV,
   kDQSum,
+  kBias,
 };
 
 constexpr auto kBF16 = CUDNN_DATA_BFLOAT16;
@@ -43,18 +45,22 @@ Dims swapped(const Dims& d) { return {d[0], d[1], d[3], d[2]}; }
 bool takes(const ConstView& x) {
   return x.dtype == DType::kBF16 && x.format == nullptr && x.token_stride % 8 == 0;
 }
-bool takes(const AttentionAttributes& how, const ConstView& q, const ConstView& k,
-           const ConstView& v, const ConstView& lengths, int64_t largest_dim) {
+template <class Args>
+bool takes(const Args& args, int64_t largest_dim) {
+  const auto& [how, q, k, v, lengths] = std::tie(args.how, args.q, args.k, args.v, args.lengths);
   const int64_t dim = q.shape[3];
   return !how.causal && takes(q) && takes(k) && takes(v) && dim % 8 == 0 && dim <= largest_dim &&
          q.shape.numel() > 0 && k.shape.numel() > 0 && q.shape[2] % k.shape[2] == 0 &&
          // Fewer are not worth a plan.
          q.shape[1] >= 32 && k.shape[1] >= 32 &&
-         (lengths.data == nullptr || lengths.dtype == DType::kI32);
+         (lengths.data == nullptr || lengths.dtype == DType::kI32) &&
+         (args.bias.data == nullptr || args.bias.dtype == DType::kF32 ||
+          args.bias.dtype == DType::kBF16);
 }
 
-AttentionProblem problem_of(const ConstView& q, const ConstView& k, const ConstView& v,
-                            const ConstView& lengths) {
+template <class Args>
+AttentionProblem forward_of(const Args& args) {
+  const auto& [q, k, v] = std::tie(args.q, args.k, args.v);
   AttentionProblem p;
   p.batch = q.shape[0];
   p.queries = q.shape[1];
@@ -62,7 +68,10 @@ AttentionProblem problem_of(const ConstView& q, const ConstView& k, const ConstV
   p.dim = q.shape[3];
   p.keys = k.shape[1];
   p.groups = k.shape[2];
-  p.lengths = lengths.data != nullptr;
+  p.lengths = args.lengths.data != nullptr;
+  p.bias = args.bias.data != nullptr;
+  p.narrow_bias = p.bias && args.bias.dtype == DType::kBF16;
+  p.bias_of_items = p.bias && bias_stride(args.bias.shape) != 0;
   const auto stride = [](const ConstView& x) {
     return x.token_stride > 0 ? x.token_stride : x.shape[2] * x.shape[3];
   };
@@ -71,16 +80,13 @@ AttentionProblem problem_of(const ConstView& q, const ConstView& k, const ConstV
   p.v_stride = stride(v);
   return p;
 }
-AttentionProblem problem_of(const AttentionArgs& a) { return problem_of(a.q, a.k, a.v, a.lengths); }
-AttentionProblem forward_of(const AttentionGradArgs& a) {
-  return problem_of(a.q, a.k, a.v, a.lengths);
-}
-
 std::string str(const AttentionProblem& p) {
   return fmt::format(
-      "attention{} of B={} Hq={} Hk={} S={} N={} D={}{}, tokens of q, k, v {} {} {} apart",
+      "attention{} of B={} Hq={} Hk={} S={} N={} D={}{}{}{}{}, tokens of q, k, v {} {} {} apart",
       p.backward ? "'s gradient" : "", p.batch, p.heads, p.groups, p.queries, p.keys, p.dim,
-      p.lengths ? " with lengths" : "", p.q_stride, p.k_stride, p.v_stride);
+      p.lengths ? " with lengths" : "", p.bias ? " with a bias" : "",
+      p.narrow_bias ? " in BF16" : "", p.bias_of_items ? " of each item" : "", p.q_stride,
+      p.k_stride, p.v_stride);
 }
 
 // What both directions have in common: the operands, and the scores with their mask.
@@ -107,7 +113,14 @@ class Scores {
   Operand scaled() {  // {B, Hq, S, N}
     const Operand products = g_.temporary(kF32, score_dims());
     g_.matmul(q, kt, products, over(&query_lengths, &key_lengths, nullptr));
-    const Operand scores = g_.combine(CUDNN_POINTWISE_MUL, products, scale);
+    Operand scores = g_.combine(CUDNN_POINTWISE_MUL, products, scale);
+    if (p_.bias) {
+      // Dense even where items share it: with dimensions of 1 gradients would be wrong.
+      const int64_t plane = p_.queries * p_.keys;
+      const Dims strides = {p_.bias_of_items ? p_.heads * plane : 0, plane, p_.keys, 1};
+      scores = g_.combine(CUDNN_POINTWISE_ADD, scores,
+                          g_.real(kBias, p_.narrow_bias ? kBF16 : kF32, score_dims(), strides));
+    }
     if (!p_.lengths) return scores;
     const Operand row = g_.index(scores, 2), column = g_.index(scores, 3);
     const Operand is_query = g_.logical(CUDNN_POINTWISE_CMP_LT, row, query_lengths);
@@ -265,12 +278,11 @@ int64_t output_bytes(const AttentionProblem& p) {  // of y or dq in BF16
 
 }  // namespace
 
-bool cudnn_takes(const AttentionArgs& a) {
-  return takes(a.how, a.q, a.k, a.v, a.lengths, 256) && a.y.dtype == DType::kBF16;
-}
+bool cudnn_takes(const AttentionArgs& a) { return takes(a, 256) && a.y.dtype == DType::kBF16; }
 
 bool cudnn_takes(const AttentionGradArgs& a) {
-  return takes(a.how, a.q, a.k, a.v, a.lengths, 128) && takes(a.dy) && a.dq.dtype == DType::kBF16 &&
+  // The gradient of a bias is the plain kernel's.
+  return takes(a, 128) && takes(a.dy) && a.dbias.data == nullptr && a.dq.dtype == DType::kBF16 &&
          a.dk.dtype == DType::kBF16 && a.dv.dtype == DType::kBF16;
 }
 
@@ -289,7 +301,7 @@ void AttentionPlans::prepare(const AttentionProblem& p, PreparationList& work) {
 }
 
 void AttentionPlans::prepare(const AttentionArgs& args, PreparationList& work) {
-  prepare(problem_of(args), work);
+  prepare(forward_of(args), work);
 }
 
 void AttentionPlans::prepare(const AttentionGradArgs& args, PreparationList& work) {
@@ -338,14 +350,14 @@ std::vector<std::string> AttentionPlans::fallbacks() const {
 
 // The log-sum-exp is written by inference too: it is small beside y.
 std::optional<int64_t> AttentionPlans::workspace(const AttentionArgs& args) {
-  const AttentionProblem p = problem_of(args);
+  const AttentionProblem p = forward_of(args);
   const Entry& made = entry(p);
   if (!made.plan) return std::nullopt;
   return Scratch::bytes(p) + aligned_bytes(made.plan->workspace_bytes());
 }
 
 void AttentionPlans::run(const AttentionArgs& args, const Stream& stream) {
-  const AttentionProblem p = problem_of(args);
+  const AttentionProblem p = forward_of(args);
   const Plan& plan = *entry(p).plan;
   Workspace from(stream);
   const Scratch scratch(from, p, args.statistics.data);
@@ -355,6 +367,7 @@ void AttentionPlans::run(const AttentionArgs& args, const Stream& stream) {
                                     {kV, args.v.data},
                                     {kO, args.y.data},
                                     {kScale, &args.how.scale}};
+  if (p.bias) pointers.push_back({kBias, args.bias.data});
   scratch.append(pointers, p);
   plan.run(pointers, from.bytes(plan.workspace_bytes()));
 }
@@ -382,6 +395,7 @@ void AttentionPlans::run(const AttentionGradArgs& args, const Stream& stream) {
   const void* o = handed ? args.y.data : from.bytes(output_bytes(p));
   std::vector<PlanPointer> pointers{
       {kQ, args.q.data}, {kK, args.k.data}, {kV, args.v.data}, {kO, o}, {kScale, &args.how.scale}};
+  if (p.bias) pointers.push_back({kBias, args.bias.data});
   scratch.append(pointers, p);
   std::vector<PlanPointer> gradients = pointers;
   gradients.insert(gradients.end(), {{kOne, &kOneValue},

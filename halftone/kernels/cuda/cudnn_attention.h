@@ -22,7 +22,9 @@ struct AttentionProblem {
   int64_t batch = 0, heads = 0, groups = 0;  // B, Hq, Hk
   int64_t queries = 0, keys = 0, dim = 0;    // S, N, D
   bool lengths = false;
-  bool repeatable = false;  // backward: deterministic, whatever memory that takes
+  bool bias = false, narrow_bias = false;  // of scores; in BF16
+  bool bias_of_items = false;              // each item has its own
+  bool repeatable = false;                 // backward: deterministic, whatever memory that takes
   // Elements from one token to the next.
   int64_t q_stride = 0, k_stride = 0, v_stride = 0, dy_stride = 0;
 

@@ -25,6 +25,7 @@ class FluxDenoiser final : public Denoiser {
   int64_t channels() const override { return config_.latent_channels(); }
   int64_t patch() const override { return TransformerConfig::kPatch; }
   int64_t text_features() const override { return config_.joint_dim; }
+  VectorWidths vectors() const override { return {{"pooled", config_.pooled_dim}}; }
   bool reads_guidance() const override { return config_.guidance; }
 
   DenoiserShape shape(const Shape& latents, std::span<const int64_t> texts) const override {
@@ -39,8 +40,8 @@ class FluxDenoiser final : public Denoiser {
   NamedTensors inputs(const DenoiserShape& shape,
                       std::span<const Condition* const> rows) const override {
     NamedTensors inputs = position_inputs(config_, own_shape(shape));
-    inputs["text"] = stacked(rows, "text", {shape.text_tokens, config_.joint_dim});
-    inputs["pooled"] = stacked(rows, "pooled", {config_.pooled_dim});
+    inputs["text"] = stacked(rows, "text");
+    inputs["pooled"] = stacked(rows, "pooled");
     if (!config_.guidance) return inputs;
     Tensor guidance = Tensor::empty(DType::kF32, {shape.rows});
     for (size_t i = 0; i < rows.size(); ++i) {

@@ -24,6 +24,7 @@ class Sd3Denoiser final : public Denoiser {
   int64_t channels() const override { return config_.in_channels; }
   int64_t patch() const override { return TransformerConfig::kPatch; }
   int64_t text_features() const override { return config_.joint_dim; }
+  VectorWidths vectors() const override { return {{"pooled", config_.pooled_dim}}; }
   std::array<int64_t, 2> most_patches() const override {
     return {config_.most_positions, config_.most_positions};
   }
@@ -39,8 +40,7 @@ class Sd3Denoiser final : public Denoiser {
 
   NamedTensors inputs(const DenoiserShape& shape,
                       std::span<const Condition* const> rows) const override {
-    return {{"text", stacked(rows, "text", {shape.text_tokens, config_.joint_dim})},
-            {"pooled", stacked(rows, "pooled", {config_.pooled_dim})}};
+    return {{"text", stacked(rows, "text")}, {"pooled", stacked(rows, "pooled")}};
   }
 
   float time(const SamplerStep& step) const override { return static_cast<float>(step.timestep); }

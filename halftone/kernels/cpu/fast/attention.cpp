@@ -43,7 +43,7 @@ class ProductAttention {
 
  private:
   struct Buffers {
-    float *k, *v, *q, *scores, *out, *sums;
+    float *k, *v, *q, *scores, *out, *sums, *bias;
   };
 
   int64_t workers(int threads) const {
@@ -51,7 +51,10 @@ class ProductAttention {
   }
   int64_t per_worker() const {
     return float_workspace({keys_ * dim_, keys_ * dim_, kQueryTile * dim_, kQueryTile * keys_,
-                            kQueryTile * dim_, kQueryTile});
+                            kQueryTile * dim_, kQueryTile, bias_floats()});
+  }
+  int64_t bias_floats() const {  // a row of it, where it is stored in something else
+    return args_.bias.data == nullptr || args_.bias.dtype == DType::kF32 ? 0 : keys_;
   }
   Buffers carve(std::byte* memory) const {
     Workspace workspace(Stream{1, nullptr, memory, per_worker()});
@@ -62,6 +65,7 @@ class ProductAttention {
     b.scores = workspace.floats(kQueryTile * keys_);
     b.out = workspace.floats(kQueryTile * dim_);
     b.sums = workspace.floats(kQueryTile);
+    b.bias = workspace.floats(bias_floats());
     return b;
   }
 
@@ -80,7 +84,8 @@ class ProductAttention {
       for (int64_t i = 0; i < count; ++i) {
         float* row = b.scores + i * keys_;
         const int64_t own = std::min(seen, limit(first + i));
-        b.sums[i] = softmax_terms(row, args_.how.scale, own);
+        const float* bias = bias_row(args_.bias, item, h, first + i, own, b.bias);
+        b.sums[i] = softmax_terms(row, args_.how.scale, bias, own);
         std::fill(row + own, row + seen, 0.0f);
       }
       gemm({count, dim_, seen, b.scores, keys_, b.v, dim_, b.out, dim_, false, false});
@@ -101,7 +106,9 @@ class ProductAttention {
 };
 
 bool takes_products(const AttentionArgs& a) {
-  return is_real(a.q.dtype) && is_real(a.k.dtype) && is_real(a.v.dtype) && a.y.shape.numel() > 0;
+  const bool bias = a.bias.data == nullptr || is_real(a.bias.dtype);
+  return is_real(a.q.dtype) && is_real(a.k.dtype) && is_real(a.v.dtype) && bias &&
+         a.y.shape.numel() > 0;
 }
 
 }  // namespace

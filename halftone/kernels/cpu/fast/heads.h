@@ -28,4 +28,21 @@ inline void scatter_head(const float* rows, int64_t first, int64_t count, int64_
   }
 }
 
+// What is added to a query's scores of the first n keys; null where there is nothing.
+inline const float* bias_row(const ConstView& bias, int64_t item, int64_t head, int64_t query,
+                             int64_t n, float* buffer) {
+  if (bias.data == nullptr) return nullptr;
+  const Shape& s = bias.shape;
+  const int64_t row = (head * s[-2] + query) * s[-1];
+  return read(bias, item * bias_stride(s) + row, n, buffer);
+}
+
+// x = exp(scale x + bias - largest), returning their sum.
+inline float softmax_terms(float* x, float scale, const float* bias, int64_t n) {
+  if (bias == nullptr) return softmax_terms(x, scale, n);
+  affine(x, {scale, 0}, n, x);
+  add(x, bias, n, x);
+  return softmax_terms(x, 1, n);
+}
+
 }  // namespace halftone::fast

@@ -36,7 +36,7 @@ void rope(const RopeArgs& args, Stream) {
 class Attention {
  public:
   Attention(const AttentionAttributes& how, const ConstView& q, const ConstView& k,
-            const ConstView& lengths)
+            const ConstView& lengths, const ConstView& bias)
       : how_(how),
         batch(q.shape[0]),
         queries(q.shape[1]),
@@ -44,13 +44,18 @@ class Attention {
         dim(q.shape[3]),
         keys(k.shape[1]),
         groups(k.shape[2]),
-        lengths_(read(lengths)) {}
+        lengths_(read(lengths)),
+        bias_(read(bias)),
+        bias_stride_(bias_stride(bias.shape)) {}
 
   int64_t query(int64_t b, int64_t t, int64_t h) const {
     return ((b * queries + t) * heads + h) * dim;
   }
   int64_t key(int64_t b, int64_t s, int64_t h) const {
     return ((b * keys + s) * groups + h / (heads / groups)) * dim;
+  }
+  int64_t bias(int64_t b, int64_t t, int64_t h) const {  // of the first key
+    return b * bias_stride_ + (h * queries + t) * keys;
   }
   // Keys that a query sees are 0 .. visible - 1.
   int64_t visible(int64_t b, int64_t t) const {
@@ -69,6 +74,7 @@ class Attention {
         dot += q[query(b, t, h) + d] * k[key(b, static_cast<int64_t>(s), h) + d];
       }
       p[s] = dot * how_.scale;
+      if (!bias_.empty()) p[s] += bias_[static_cast<size_t>(bias(b, t, h)) + s];
       largest = std::max(largest, p[s]);
     }
     for (double& v : p) sum += v = std::exp(v - largest);
@@ -83,12 +89,13 @@ class Attention {
   int64_t batch, queries, heads, dim, keys, groups;
 
  private:
-  std::vector<double> lengths_;
+  std::vector<double> lengths_, bias_;
+  int64_t bias_stride_;
 };
 
 void attention(const AttentionArgs& args, Stream) {
   const auto q = read(args.q), k = read(args.k), v = read(args.v);
-  const Attention a(args.how, args.q, args.k, args.lengths);
+  const Attention a(args.how, args.q, args.k, args.lengths, args.bias);
   std::vector<double> y(q.size(), 0.0);
   for (int64_t b = 0; b < a.batch; ++b) {
     for (int64_t t = 0; t < a.queries; ++t) {
@@ -104,11 +111,13 @@ void attention(const AttentionArgs& args, Stream) {
   write(args.y, y);
 }
 
-// dv = P^T dy; dp = dy v^T; ds = p (dp - sum(p dp)); dq = scale ds k; dk = scale ds^T q
+// dv = P^T dy; dp = dy v^T; ds = p (dp - sum(p dp)); dq = scale ds k; dk = scale ds^T q;
+// dbias = ds
 void attention_grad(const AttentionGradArgs& args, Stream) {
   const auto q = read(args.q), k = read(args.k), v = read(args.v), dy = read(args.dy);
-  const Attention a(args.how, args.q, args.k, args.lengths);
-  std::vector<double> dq(q.size(), 0.0), dk(k.size(), 0.0), dv(v.size(), 0.0);
+  const Attention a(args.how, args.q, args.k, args.lengths, args.bias);
+  std::vector<double> dq(q.size(), 0.0), dk(k.size(), 0.0), dv(v.size(), 0.0), dbias;
+  if (args.dbias.data != nullptr) dbias.resize(static_cast<size_t>(args.dbias.shape.numel()));
   for (int64_t b = 0; b < a.batch; ++b) {
     for (int64_t t = 0; t < a.queries; ++t) {
       for (int64_t h = 0; h < a.heads; ++h) {
@@ -126,7 +135,8 @@ void attention_grad(const AttentionGradArgs& args, Stream) {
         }
         for (size_t s = 0; s < p.size(); ++s) {
           const int64_t key = a.key(b, static_cast<int64_t>(s), h);
-          const double ds = p[s] * (dp[s] - mean) * args.how.scale;
+          const double from_score = p[s] * (dp[s] - mean), ds = from_score * args.how.scale;
+          if (!dbias.empty()) dbias[static_cast<size_t>(a.bias(b, t, h)) + s] += from_score;
           for (int64_t d = 0; d < a.dim; ++d) {
             dq[at + d] += ds * k[key + d];
             dk[key + d] += ds * q[at + d];
@@ -138,6 +148,7 @@ void attention_grad(const AttentionGradArgs& args, Stream) {
   write(args.dq, dq);
   write(args.dk, dk);
   write(args.dv, dv);
+  write(args.dbias, dbias);
 }
 
 void embedding(const EmbeddingArgs& args, Stream) {
