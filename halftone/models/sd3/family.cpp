@@ -38,8 +38,7 @@ class Sd3Denoiser final : public Denoiser {
                              {options.activations, options.tap_blocks});
   }
 
-  NamedTensors inputs(const DenoiserShape& shape,
-                      std::span<const Condition* const> rows) const override {
+  NamedTensors inputs(const DenoiserShape&, std::span<const Condition* const> rows) const override {
     return {{"text", stacked(rows, "text")}, {"pooled", stacked(rows, "pooled")}};
   }
 
