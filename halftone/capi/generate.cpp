@@ -70,7 +70,7 @@ GenerateRequest request_of(const SharedModel& model, const halftone_request& ask
   request.count = asked.count;
   request.batch = asked.batch;
   request.adapters = adapters_of(model, asked);
-  check(request, loaded.sampling.guidance_rule);
+  check(request, loaded.sampling);
   if (asked.max_memory < 0) {
     throw Error(ErrorCode::kUsage, "max_memory", "{} bytes are less than none", asked.max_memory);
   }

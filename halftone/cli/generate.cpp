@@ -68,6 +68,7 @@ GenerateRequest request_of(const GenerateOptions& options, const LoadedModel& lo
   std::tie(request.width, request.height) = parse_size(options.size);
   request.steps = options.steps;
   request.guidance = options.guidance;
+  request.true_cfg = options.true_cfg;
   request.seed = options.seed;
   if (!options.scheduler.empty()) {
     request.scheduler = with_scheduler(loaded.sampling.scheduler, options.scheduler);
@@ -138,7 +139,7 @@ void run_generate(GenerateOptions options, const Context& context) {
   if (options.steps == 0) options.steps = defaults.steps;
   if (options.guidance < 0) options.guidance = defaults.guidance;
   const GenerateRequest request = request_of(options, outcome.loaded);
-  check(request, defaults.guidance_rule);
+  check(request, defaults);
   const Model& model = *outcome.loaded.model;
   Pipeline& pipeline = *outcome.loaded.pipeline;
   outcome.planned = plan_generate(pipeline, request);
@@ -213,6 +214,12 @@ void add_generate(CLI::App& app, const Context& context) {
       ->add_option(
           "-g,--guidance", o->guidance,
           "Strength of the prompt against the negative one; 0 is off (default: the model's)")
+      ->type_name("G")
+      ->check(finite_number(0, 100));
+  command
+      ->add_option("--true-cfg", o->true_cfg,
+                   "The same of models that read --guidance themselves (FLUX.1 dev): above 1 each "
+                   "step predicts for --negative too")
       ->type_name("G")
       ->check(finite_number(0, 100));
   add_scheduler_option(*command, o->scheduler);

@@ -17,6 +17,7 @@ struct GenerateOptions {
   std::string noise, save_latents, output, scheduler;
   int steps = 0, count = 1, batch = 1;  // 0 steps: the model's
   float guidance = -1;                  // negative: the model's
+  float true_cfg = 0;
   uint64_t seed = 0;
   bool json = false;
 };

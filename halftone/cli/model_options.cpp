@@ -170,7 +170,7 @@ Sampling sampling_of(const SamplingOptions& options, const Sampling& usual) {
   if (!options.size.empty()) std::tie(chosen.width, chosen.height) = parse_size(options.size);
   if (options.steps > 0) chosen.steps = options.steps;
   if (options.guidance >= 0) chosen.guidance = options.guidance;
-  check_guidance(chosen.guidance, usual.guidance_rule);
+  check_guidance(chosen.guidance, usual);
   if (!options.scheduler.empty()) {
     chosen.scheduler = with_scheduler(usual.scheduler, options.scheduler);
   }

@@ -43,24 +43,34 @@ void check(const ModelSpec& spec) {
   check_range("threshold", spec.threshold, 0.0, 1.0);
 }
 
-void check_guidance(float guidance, GuidanceRule rule) {
-  if (rule != GuidanceRule::kNone || guidance <= 1) return;  // off, as in families that have it
+void check_guidance(float guidance, const Sampling& of) {
+  // Off, as in families that have it.
+  if (of.embedded_guidance || of.guidance_rule != GuidanceRule::kNone || guidance <= 1) return;
   throw Error(ErrorCode::kUsage, "guidance",
               "{} would do nothing: this model is distilled, and takes no guidance", guidance);
 }
 
-void check(const GenerateRequest& request, GuidanceRule rule) {
+void check(const GenerateRequest& request, const Sampling& of) {
+  const GuidanceRule rule = of.guidance_rule;
   check_range<int64_t>("width", request.width, 1, 65536);
   check_range<int64_t>("height", request.height, 1, 65536);
   check_range("steps", request.steps, 1, kMostSteps);
   check_range("guidance", request.guidance, 0.0f, 100.0f);
   check_range("count", request.count, 1, 10000);
   check_range("batch", request.batch, 1, 64);
-  check_guidance(request.guidance, rule);
-  if (request.negative.empty() || is_guided(rule, request.guidance)) return;
+  check_range("true_cfg", request.true_cfg, 0.0f, 100.0f);
+  check_guidance(request.guidance, of);
+  if (request.true_cfg > 0 && !of.embedded_guidance) {
+    throw Error(ErrorCode::kUsage, "true_cfg",
+                "is for models that read guidance themselves: give this one a guidance instead");
+  }
+  if (request.negative.empty() || takes_two(request, of)) return;
   if (rule == GuidanceRule::kNone) {
     throw Error(ErrorCode::kUsage, "negative",
                 "does nothing: this model is distilled, and takes no guidance");
+  }
+  if (of.embedded_guidance) {
+    throw Error(ErrorCode::kUsage, "negative", "does nothing without true_cfg above 1");
   }
   throw Error(ErrorCode::kUsage, "negative", "does nothing without guidance above {}",
               rule == GuidanceRule::kFromNegative ? 1 : 0);
@@ -79,7 +89,7 @@ void check_prompts(const JobRequest& request, const ModelParts& model) {
     }
   };
   check_text("prompt", request.prompt);
-  if (is_guided(model.sampling.guidance_rule, request.guidance)) {
+  if (takes_two(request, model.sampling)) {
     check_text("negative", request.negative);
   }
 }

@@ -8,11 +8,11 @@ namespace halftone {
 
 void check(const ModelSpec& spec);
 
-// A guidance that a model with this rule has no use for.
-void check_guidance(float guidance, GuidanceRule rule);
+// A guidance that a model that is sampled like this has no use for.
+void check_guidance(float guidance, const Sampling& of);
 
 // Of a model that is guided by this rule.
-void check(const GenerateRequest& request, GuidanceRule rule);
+void check(const GenerateRequest& request, const Sampling& of);
 
 // What a model cannot read of a request's texts: the prompt, and the negative one where it counts.
 void check_prompts(const JobRequest& request, const ModelParts& model);

@@ -65,7 +65,7 @@ ModelMemory plan_generate(Pipeline& pipeline, const GenerateRequest& request) {
   SamplerGraph sampler;
   sampler.jobs = std::min(request.batch, request.count);
   std::vector<std::string> prompts = {request.prompt};
-  if (is_guided(model.sampling().guidance_rule, request.guidance)) {
+  if (takes_two(request, model.sampling())) {
     sampler.rule = model.sampling().guidance_rule;
     prompts.push_back(request.negative);
   }

@@ -37,6 +37,10 @@ Tensor seeded_noise(const Shape& shape, uint64_t seed, uint64_t step) {
   return noise;
 }
 
+float strength_of_two(const JobRequest& request, const Sampling& sampling) {
+  return sampling.embedded_guidance ? request.true_cfg : request.guidance;
+}
+
 Job Stepper::start(const JobRequest& request) {
   const Model& model = pipeline_.model();
   const Sampling& sampling = model.sampling();
@@ -56,9 +60,10 @@ Job Stepper::start(const JobRequest& request) {
     choice.adapter->lora().check_strength(choice.strength);
   }
   check_prompts(request, model.parts());
-  job.guided_ = halftone::is_guided(sampling.guidance_rule, request.guidance);
-  job.positive_ = pipeline_.encode(request.prompt);
-  if (job.guided_) job.negative_ = pipeline_.encode(request.negative);
+  job.guided_ = takes_two(request, sampling);
+  job.strength_ = strength_of_two(request, sampling);
+  job.positive_ = pipeline_.encode(request.prompt, request.guidance);
+  if (job.guided_) job.negative_ = pipeline_.encode(request.negative, request.guidance);
   for (const Condition* condition : {&job.positive_, &job.negative_}) {
     if (condition->empty()) continue;
     const int64_t tokens = condition->at("text").shape()[0];
@@ -130,7 +135,7 @@ void Stepper::step_alike(std::span<Job* const> jobs) {
   Tensor keys = Tensor::empty(DType::kI32, {count, 4});
   for (size_t j = 0; j < jobs.size(); ++j) {
     const SamplerStep& step = jobs[j]->schedule_.steps[jobs[j]->step_];
-    guidance.mutable_as<float>()[j] = jobs[j]->request_.guidance;
+    guidance.mutable_as<float>()[j] = jobs[j]->strength_;
     put_key(noise_key(jobs[j]->request_.seed, static_cast<uint64_t>(jobs[j]->step_) + 1),
             keys.mutable_as<int32_t>().subspan(4 * j, 4));
     for (size_t r = 0; r <= memories; ++r) {

@@ -13,6 +13,7 @@ struct JobRequest {
   int64_t width = 1024, height = 1024;
   int steps = 8;
   float guidance = 0;  // what it means, and where it is off, is the family's guidance rule
+  float true_cfg = 0;  // the same of families whose networks read `guidance` themselves
   uint64_t seed = 0;
   std::optional<SchedulerConfig> scheduler;  // none: the model's own
   AdapterChoices adapters;
@@ -34,6 +35,7 @@ class Job {
   Schedule schedule_;
   Condition positive_, negative_;
   bool guided_ = false;
+  float strength_ = 0;  // of two predictions
   // As they are padded. Sums over more of them are formed in another order, and would have other
   // bits.
   std::vector<int64_t> text_tokens_;
@@ -64,6 +66,12 @@ class Stepper {
 
   Pipeline& pipeline_;
 };
+
+// The strength by which two predictions become one, where it is on.
+float strength_of_two(const JobRequest& request, const Sampling& sampling);
+inline bool takes_two(const JobRequest& request, const Sampling& sampling) {
+  return is_guided(sampling.guidance_rule, strength_of_two(request, sampling));
+}
 
 // Gaussian noise, a function of the seed alone; that of a step of a stochastic sampler is of the
 // step, too.

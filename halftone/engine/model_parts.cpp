@@ -2,6 +2,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
+#include "halftone/engine/checks.h"
 #include "halftone/io/config_reader.h"
 #include "halftone/io/json.h"
 
@@ -48,7 +49,9 @@ Sampling read_recommended(const ModelParts& parts) {
   sampling.steps = static_cast<int>(read.integer("steps", sampling.steps, 1, kMostSteps));
   sampling.guidance = static_cast<float>(read.number("guidance", sampling.guidance, 0, 100));
   read.finish();
-  if (sampling.guidance_rule == GuidanceRule::kNone && sampling.guidance > 1) {
+  try {
+    check_guidance(sampling.guidance, sampling);
+  } catch (const Error&) {
     read.fail("guidance", "is for a distilled model, which takes none");
   }
   if (!read.has("width") && !read.has("height")) return sampling;

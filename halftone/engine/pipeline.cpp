@@ -232,6 +232,15 @@ void Pipeline::remember(const std::string& prompt, Condition condition) {
   remembered_[prompt] = std::move(condition);
 }
 
+Condition Pipeline::encode(const std::string& prompt, float guidance) {
+  Condition condition = encode(prompt);
+  if (!model_->denoiser().reads_guidance()) return condition;
+  Tensor told = Tensor::empty(DType::kF32, {1});
+  told.mutable_as<float>()[0] = guidance;
+  condition[kGuidanceOfCondition] = told;
+  return condition;
+}
+
 Condition Pipeline::encode(const std::string& prompt) {
   if (const auto known = remembered_.find(prompt); known != remembered_.end()) {
     return known->second;

@@ -71,6 +71,8 @@ class Pipeline {
 
   // The last few prompts are remembered, and those that are told here for good.
   Condition encode(const std::string& prompt);
+  // And told the strength of guidance, where the network reads it.
+  Condition encode(const std::string& prompt, float guidance);
   void remember(const std::string& prompt, Condition condition);
   // The prediction for each row of latents [rows, ...], at a step of its own.
   Tensor predict(const Tensor& latents, std::span<const SamplerStep* const> at, const Rows& rows);

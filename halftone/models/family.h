@@ -138,9 +138,14 @@ struct Sampling {
   int64_t width = 1024, height = 1024;
   int steps = 8;
   float guidance = 0;
-  // `guidance` is what the network reads instead of how two predictions become one; those there are
-  // too where a second strength says so.
+  // `guidance` is what the network reads. Two predictions become one by another strength then, that
+  // of JobRequest::true_cfg.
   bool embedded_guidance = false;
+
+  // How two predictions become one by `guidance` itself.
+  GuidanceRule rule_of_guidance() const {
+    return embedded_guidance ? GuidanceRule::kNone : guidance_rule;
+  }
 };
 
 struct Family {

@@ -77,7 +77,7 @@ class Calibrator {
     layout_.steps = options.steps;
     layout_.latents = model.model().latent_shape(options.width, options.height);
     schedule_ = schedule_for(model.model(), scheduler, options.steps, layout_.latents);
-    guided_ = is_guided(model.model().sampling().guidance_rule, options.guidance);
+    guided_ = is_guided(model.model().sampling().rule_of_guidance(), options_.guidance);
     const int first_kept = options.held_out.empty() ? 0 : static_cast<int>(options.prompts.size());
     for (int prompt = first_kept; prompt < layout_.prompts; ++prompt) {
       for (const int step : kept_steps(options)) layout_.points.emplace_back(prompt, step);
@@ -102,8 +102,9 @@ class Calibrator {
 
   Calibration run() {
     const int done = resume();
-    for (const std::string& prompt : prompts_) result_.conditions.push_back(model_.encode(prompt));
-    if (guided_) negative_ = model_.encode("");
+    for (const std::string& prompt : prompts_)
+      result_.conditions.push_back(model_.encode(prompt, options_.guidance));
+    if (guided_) negative_ = model_.encode("", options_.guidance);
     const auto watched = static_cast<int>(options_.prompts.size());
     run_prompts(done, watched, true);
     scratch_ = {};
@@ -186,8 +187,8 @@ class Calibrator {
       if (guided_) {
         taken = v.clone();
         const Tensor away = guided_prediction(model_, latents, step, negative_, negative_, 0);
-        guide(model_.model().sampling().guidance_rule, options_.guidance, taken.mutable_as<float>(),
-              away.as<float>());
+        guide(model_.model().sampling().rule_of_guidance(), options_.guidance,
+              taken.mutable_as<float>(), away.as<float>());
       }
       latents = sampler.advance(static_cast<size_t>(step_), latents, taken);
     }

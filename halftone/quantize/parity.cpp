@@ -136,10 +136,10 @@ ReferenceRun run_reference(Pipeline& model, const SchedulerConfig& scheduler,
   }
   run.sigmas.push_back(0);
   Predictor predictor(model, options, reference_predictions(options), progress);
-  const bool guided = is_guided(model.model().sampling().guidance_rule, options.guidance);
-  const Condition negative = guided ? model.encode("") : Condition{};
+  const bool guided = is_guided(model.model().sampling().rule_of_guidance(), options.guidance);
+  const Condition negative = guided ? model.encode("", options.guidance) : Condition{};
   for (const std::string& prompt : options.prompts) {
-    const Condition positive = model.encode(prompt);
+    const Condition positive = model.encode(prompt, options.guidance);
     for (int s = 0; s < options.seeds; ++s) {
       ReferenceCase c{
           prompt, options.first_seed + static_cast<uint64_t>(s), positive, negative, {}, {}, {},
@@ -169,7 +169,7 @@ ParityResult compare_with(const ReferenceRun& reference, Pipeline& model,
                           const ProgressFn& progress) {
   check_comparable(reference, model.model());
   const auto steps = reference.schedule.steps.size();
-  const bool guided = is_guided(model.model().sampling().guidance_rule, options.guidance);
+  const bool guided = is_guided(model.model().sampling().rule_of_guidance(), options.guidance);
   ParityResult result;
   Predictor predictor(model, options, compared_predictions(options), progress);
   Table cosines(steps), errors(steps), step_cosines(steps), rollout(steps);
@@ -180,8 +180,8 @@ ParityResult compare_with(const ReferenceRun& reference, Pipeline& model,
     ParityResult::Case own{c.prompt, c.seed, 1, 0, 0, 0, {}};
     // Its own text states in whole runs; in single predictions the reference's, so that these
     // compare denoisers.
-    const Condition positive = model.encode(c.prompt);
-    const Condition negative = guided ? model.encode("") : Condition{};
+    const Condition positive = model.encode(c.prompt, options.guidance);
+    const Condition negative = guided ? model.encode("", options.guidance) : Condition{};
     Tensor latents = disturbed(c.latents[0], disturbance, c.seed + 1);
     SamplerRun sampler(reference.schedule, latents.shape(), c.seed);
     for (size_t k = 0; k < steps; ++k) {

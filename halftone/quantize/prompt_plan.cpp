@@ -56,7 +56,7 @@ Sampling sampling_of(const SamplingChoice& choice, const Sampling& usual) {
   if (choice.size) std::tie(chosen.width, chosen.height) = *choice.size;
   if (choice.steps) chosen.steps = *choice.steps;
   if (choice.guidance) chosen.guidance = *choice.guidance;
-  check_guidance(chosen.guidance, usual.guidance_rule);
+  check_guidance(chosen.guidance, usual);
   if (!choice.scheduler.empty()) {
     chosen.scheduler = with_scheduler(usual.scheduler, choice.scheduler);
   }

@@ -54,7 +54,7 @@ inline Tensor guided_prediction(Pipeline& pipeline, const Tensor& latents, const
     return pipeline.predict(latents, {&at, 1}, {{&row, 1}, {&adapters, 1}});
   };
   Tensor prediction = predict(positive);
-  const GuidanceRule rule = pipeline.model().sampling().guidance_rule;
+  const GuidanceRule rule = pipeline.model().sampling().rule_of_guidance();
   if (is_guided(rule, guidance)) {
     const Tensor away = predict(negative);
     guide(rule, guidance, prediction.mutable_as<float>(), away.as<float>());

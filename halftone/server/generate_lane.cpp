@@ -59,7 +59,7 @@ GenerateRequest GenerateLane::request_of(const json& from, Shelf& shelf) {
     known.adapter->lora().check_strength(strength);
     request.adapters.push_back({known.adapter, strength});
   }
-  check(request, loaded_.sampling.guidance_rule);
+  check(request, loaded_.sampling);
   return request;
 }
 

@@ -97,7 +97,7 @@ NewJob generate_job(const RequestSchemas& schemas, const RequestLimits& limits, 
   if (request["seed"].get<int64_t>() + asked.count - 1 > kMostSeed) {
     throw invalid("seed", fmt::format("and those after it are beyond {}", kMostSeed));
   }
-  check(asked, usual.guidance_rule);
+  check(asked, usual);
   parts.latent_shape(asked.width, asked.height);
   check_prompts(asked, parts);
   if (const std::string name = request["scheduler"]; !name.empty()) {

@@ -238,7 +238,17 @@ Tensor Trainer::dropout_keys(const std::vector<Row>& rows) const {
 double Trainer::run(TrainPrograms::Entry& entry, const std::vector<Row>& rows,
                     const Drawn& from_where) {
   std::vector<const Condition*> conditions;
-  for (const Row& row : rows) conditions.push_back(row.condition);
+  std::vector<Condition> told(rows.size());
+  for (size_t r = 0; r < rows.size(); ++r) {
+    conditions.push_back(rows[r].condition);
+    if (!model_->denoiser().reads_guidance()) continue;
+    // What is learnt is to hold without any.
+    told[r] = *rows[r].condition;
+    Tensor none = Tensor::empty(DType::kF32, {1});
+    none.mutable_as<float>()[0] = 1;
+    told[r][kGuidanceOfCondition] = none;
+    conditions.back() = &told[r];
+  }
   const Shape& one = rows[0].example->latents.shape();
   const auto count = static_cast<int64_t>(rows.size());
   auto inputs = model_->denoiser().inputs(entry.shape, conditions);

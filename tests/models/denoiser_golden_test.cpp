@@ -239,7 +239,7 @@ struct Converted {
 };
 const Converted kConverted[] = {
     {{"flux1", flux1::family, "aligned"}, 12 + 5, 13},
-    {{"sd3", sd3::family, "aligned"}, 12 + 4 + 9, 10},
+    {{"sd3", sd3::family, "aligned"}, 12 + 4 + 9, 11},
 };
 
 struct Band {
