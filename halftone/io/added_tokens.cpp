@@ -46,8 +46,8 @@ void AddedTokens::build(const std::vector<std::string>& contents) {
   for (size_t i = tokens_.size(); i-- > 0;) {  // so that the first of equal ones counts
     (tokens_[i].normalized ? normalized : raw).emplace_back(contents[i], static_cast<int32_t>(i));
   }
-  raw_ = PieceTrie(std::move(raw));
-  normalized_ = PieceTrie(std::move(normalized));
+  raw_ = PieceTrie(raw);
+  normalized_ = PieceTrie(normalized);
 }
 
 std::optional<int32_t> AddedTokens::find(std::string_view content) const {

@@ -2,9 +2,11 @@
 
 namespace halftone {
 
-PieceTrie::PieceTrie(std::vector<std::pair<std::string_view, int32_t>> pieces) : nodes_(1) {
-  std::stable_sort(pieces.begin(), pieces.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+PieceTrie::PieceTrie(const std::vector<std::pair<std::string_view, int32_t>>& given) : nodes_(1) {
+  std::vector<std::pair<std::string_view, size_t>> pieces;  // with their places
+  pieces.reserve(given.size());
+  for (const auto& [text, value] : given) pieces.emplace_back(text, pieces.size());
+  std::sort(pieces.begin(), pieces.end());
   struct Range {  // the pieces below a node, and how many letters they share
     size_t begin, end, depth;
   };
@@ -12,7 +14,7 @@ PieceTrie::PieceTrie(std::vector<std::pair<std::string_view, int32_t>> pieces) :
   for (size_t i = 0; i < nodes_.size(); ++i) {
     auto [begin, end, depth] = ranges[i];
     for (; begin < end && pieces[begin].first.size() == depth; ++begin) {
-      if (depth > 0) nodes_[i].value = pieces[begin].second;
+      if (depth > 0) nodes_[i].value = given[pieces[begin].second].second;
     }
     nodes_[i].first = static_cast<uint32_t>(nodes_.size());
     while (begin < end) {

@@ -14,7 +14,7 @@ class PieceTrie {
  public:
   PieceTrie() : nodes_(1) {}
   // Of equal pieces the last one counts; empty ones are never found.
-  explicit PieceTrie(std::vector<std::pair<std::string_view, int32_t>> pieces);
+  explicit PieceTrie(const std::vector<std::pair<std::string_view, int32_t>>& pieces);
 
   // Calls found(length, value) for every piece that text starts with, shortest first.
   template <class Fn>

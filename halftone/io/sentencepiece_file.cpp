@@ -3,12 +3,10 @@
 #include <cstring>
 
 #include "halftone/base/error.h"
-#include "halftone/tensor/storage.h"
 
 namespace halftone {
 namespace {
 
-constexpr size_t kMostBytes = 64 << 20;  // Gemma's takes 4 MB
 constexpr size_t kMostPieces = 1 << 22;  // Gemma has 262,144
 
 // The fields of one protobuf message.
@@ -180,10 +178,6 @@ void read_rules(std::string_view bytes, const std::string& where, SentencePieceF
 }  // namespace
 
 SentencePieceFile parse_sentencepiece(std::string_view bytes, const std::string& where) {
-  if (bytes.size() > kMostBytes) {
-    throw Error(ErrorCode::kInvalidInput, where, "{} bytes are too many for a sentencepiece model",
-                bytes.size());
-  }
   SentencePieceFile file;
   Message message(bytes, where, "the message");
   while (message.next()) {
@@ -195,13 +189,6 @@ SentencePieceFile parse_sentencepiece(std::string_view bytes, const std::string&
     throw Error(ErrorCode::kInvalidInput, where, "is no sentencepiece model: it has no pieces");
   }
   return file;
-}
-
-SentencePieceFile read_sentencepiece_file(const std::filesystem::path& path) {
-  const auto storage = Storage::map_file(path);
-  const auto bytes = storage->bytes();
-  return parse_sentencepiece({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
-                             path.string());
 }
 
 }  // namespace halftone

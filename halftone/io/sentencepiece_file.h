@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,7 +33,6 @@ struct SentencePieceFile {
   bool escape_whitespaces = true;
 };
 
-SentencePieceFile read_sentencepiece_file(const std::filesystem::path& path);
 // `where` names the source in errors.
 SentencePieceFile parse_sentencepiece(std::string_view bytes, const std::string& where);
 

@@ -1,14 +1,13 @@
-// load_tokenizer: which files of a folder make its tokenizer, and what those beside them add to it.
+// load_tokenizer: which files of a folder make its tokenizer, and by the steps of which class.
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "halftone/base/files.h"
 #include "halftone/io/bpe.h"
 #include "halftone/io/charsmap.h"
 #include "halftone/io/json.h"
 #include "halftone/io/sentencepiece_file.h"
-#include "halftone/io/tokenizer_parts.h"
+#include "halftone/io/tokenizer_settings.h"
 #include "halftone/io/unigram.h"
 #include "halftone/tensor/storage.h"
 
@@ -19,189 +18,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using State = Tokenizer::State;
 
-// ---- the files beside ---------------------------------------------------------------------------
-
-// tokenizer_config.json, with special_tokens_map.json where that counts.
-struct Settings {
-  std::string where;                        // names tokenizer_config.json in errors
-  std::string class_name;                   // without the Fast that older versions of it end with
-  std::vector<AddedToken> added;            // added_tokens_decoder
-  std::map<std::string, AddedToken> named;  // eos_token and so on
-  std::vector<AddedToken> more;             // additional_special_tokens
-  std::optional<int64_t> max_length;
-  int64_t extra_ids = 100;
-};
-
-constexpr const char* kNamedTokens[] = {"bos_token", "eos_token", "unk_token", "pad_token",
-                                        "sep_token", "cls_token", "mask_token"};
-
-// A token as a string or with flags. `normalized` is what it is where the flags do not say.
-AddedToken read_named(const json& value, const ConfigReader& file, const std::string& where,
-                      const char* name, bool normalized) {
-  if (value.is_object())
-    return read_added_token(ConfigReader(value, where, name), where, normalized);
-  if (!value.is_string()) file.fail(name, "is not a token");
-  AddedToken token;
-  token.content = value.get<std::string>();
-  return token;
-}
-
-void read_named_tokens(const ConfigReader& file, const std::string& where, bool normalized,
-                       Settings& settings) {
-  for (const char* name : kNamedTokens) {
-    if (!file.has(name)) continue;
-    settings.named[name] = read_named(file.field(name), file, where, name, normalized);
-  }
-  for (const char* name : {"additional_special_tokens", "extra_special_tokens"}) {
-    const json& field = file.field(name);
-    if (field.is_null() || field.empty()) continue;
-    for (const json& token : file.list(name)) {
-      settings.more.push_back(read_named(token, file, where, name, normalized));
-    }
-  }
-}
-
-void read_added_decoder(const ConfigReader& file, Settings& settings) {
-  const ConfigReader tokens = file.object("added_tokens_decoder");
-  for (const auto& [id, value] : tokens.json().items()) {
-    constexpr size_t kMostDigits = 8;
-    const bool number = !id.empty() && id.size() <= kMostDigits &&
-                        id.find_first_not_of("0123456789") == std::string::npos;
-    if (!number) tokens.fail(id, "is not the id of a token");
-    const ConfigReader token(value, settings.where, "added_tokens_decoder." + id);
-    settings.added.push_back(read_added_token(token, settings.where,
-                                              /*normalized=*/!token.boolean("special", false)));
-    settings.added.back().id = std::stoi(id);
-  }
-}
-
-void check_settings(const ConfigReader& file, Settings& settings) {
-  settings.class_name = file.text("tokenizer_class", "");
-  if (settings.class_name.ends_with("Fast")) {
-    settings.class_name.resize(settings.class_name.size() - 4);
-  }
-  const bool clip = settings.class_name == "CLIPTokenizer";
-  const bool t5 = settings.class_name == "T5Tokenizer";
-  if (file.field("model_max_length").is_number_integer()) {
-    settings.max_length = file.integer("model_max_length", 0, 1, INT32_MAX);
-  }
-  if (!clip && !t5) return;  // tokenizer.json says the rest
-  settings.extra_ids = file.integer("extra_ids", settings.extra_ids, 0, 10000);
-  file.must_be("add_prefix_space", clip ? json(false) : json(true));
-  file.must_be("do_lower_case", true);
-  file.must_be("add_bos_token", clip);
-  file.must_be("add_eos_token", true);
-  file.must_be("split_special_tokens", false);
-  file.must_be("padding_side", "right");
-  file.must_be("truncation_side", "right");
-  if (file.has("sp_model_kwargs") && !file.field("sp_model_kwargs").empty()) {
-    file.fail("sp_model_kwargs", "is not empty, which is not supported");
-  }
-  // The tokens are read with those of special_tokens_map.json; the rest is about decoding, and
-  // about where the files came from.
-  file.ignore({"added_tokens_decoder",
-               "additional_special_tokens",
-               "backend",
-               "bos_token",
-               "clean_up_tokenization_spaces",
-               "cls_token",
-               "device_map",
-               "eos_token",
-               "errors",
-               "extra_special_tokens",
-               "from_slow",
-               "is_local",
-               "legacy",
-               "local_files_only",
-               "mask_token",
-               "max_length",
-               "model_max_length",
-               "model_specific_special_tokens",
-               "name_or_path",
-               "pad_to_multiple_of",
-               "pad_token",
-               "pad_token_type_id",
-               "processor_class",
-               "return_token_type_ids",
-               "sep_token",
-               "special_tokens_map_file",
-               "stride",
-               "tokenizer_class",
-               "tokenizer_file",
-               "truncation_strategy",
-               "unk_token",
-               "use_fast"});
-  file.finish();
-}
-
-Settings read_settings(const fs::path& folder) {
-  Settings settings;
-  const fs::path config = folder / "tokenizer_config.json";
-  settings.where = config.string();
-  bool tokens_in_config = false;
-  if (path_exists(config)) {
-    const json content = read_json_file(config);
-    const ConfigReader file(content, settings.where);
-    check_settings(file, settings);
-    read_named_tokens(file, settings.where, /*normalized=*/true, settings);
-    tokens_in_config = file.has("added_tokens_decoder");
-    if (tokens_in_config) read_added_decoder(file, settings);
-  }
-  const fs::path special = folder / "special_tokens_map.json";
-  // A config that lists its tokens replaces the older file.
-  if (!tokens_in_config && path_exists(special)) {
-    const json content = read_json_file(special);
-    const std::string where = special.string();
-    read_named_tokens(ConfigReader(content, where), where, /*normalized=*/false, settings);
-  }
-  return settings;
-}
-
-// The tokens that a class has where no file names them.
-void name_default(Settings& settings, const char* name, const char* content) {
-  AddedToken token;
-  token.content = content;
-  settings.named.try_emplace(name, token);
-}
-
-// Adds what the settings name; ids are those of the vocabulary.
-void add_tokens(const Settings& settings, State& state) {
-  const auto add = [&](AddedToken token, const std::string& field) {
-    const auto known = state.added.find(token.content);
-    if (known || token.content.empty()) return;
-    token.id = state.model->find(token.content);
-    if (token.id < 0) {
-      throw Error(ErrorCode::kInvalidInput, settings.where,
-                  "'{}' has a token '{}' that the vocabulary has not", field,
-                  printable(token.content));
-    }
-    state.add_token(std::move(token));
-  };
-  for (const auto& [name, token] : settings.named) add(token, name);
-  for (const AddedToken& token : settings.more) add(token, "additional_special_tokens");
-}
-
-// The id of a token that the settings name.
-std::optional<int32_t> named_id(const Settings& settings, const char* name, const State& state) {
-  const auto found = settings.named.find(name);
-  return found == settings.named.end() ? std::nullopt : state.added.find(found->second.content);
-}
-
-// The tokens with flags: those of the config, or else those of tokenizer.json.
-void add_listed(const Settings& settings, const ConfigReader* file, const std::string& where,
-                State& state) {
-  for (const AddedToken& token : settings.added) {
-    const int32_t id = state.model->find(token.content);
-    if (id != token.id) {
-      throw Error(ErrorCode::kInvalidInput, settings.where,
-                  "'added_tokens_decoder' has '{}' as {}, which the vocabulary has {}",
-                  printable(token.content), token.id,
-                  id < 0 ? std::string("not") : fmt::format("as {}", id));
-    }
-    state.add_token(token);
-  }
-  if (settings.added.empty() && file != nullptr) read_added_tokens(*file, where, state);
-}
+constexpr const char* kWhole = "tokenizer.json";
 
 // ---- CLIP ---------------------------------------------------------------------------------------
 
@@ -215,11 +32,7 @@ constexpr const char* kClipSteps = R"({
       "<\\|startoftext\\|>|<\\|endoftext\\|>|'s|'t|'re|'ve|'m|'ll|'d|[\\p{L}]+|[\\p{N}]|[^\\s\\p{L}\\p{N}]+"}},
     {"type": "ByteLevel", "add_prefix_space": false}]}})";
 
-void read_merges_file(const fs::path& path, Bpe& bpe) {
-  const auto storage = Storage::map_file(path);
-  const auto bytes = storage->bytes();
-  std::string_view rest(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  const std::string where = path.string();
+void read_merges_file(std::string_view rest, const std::string& where, Bpe& bpe) {
   if (!is_valid_utf8(rest)) throw Error(ErrorCode::kInvalidInput, where, "is not UTF-8");
   for (int line = 1; !rest.empty(); ++line) {
     const size_t end = rest.find('\n');
@@ -238,10 +51,9 @@ void read_merges_file(const fs::path& path, Bpe& bpe) {
   }
 }
 
-void read_vocab_files(const fs::path& folder, State& state, const std::string& unknown) {
-  const fs::path file = folder / "vocab.json";
-  const json vocab = read_json_file(file);
-  const std::string where = file.string();
+void read_vocab_files(const TokenizerFiles& files, State& state, const std::string& unknown) {
+  const json vocab = files.json("vocab.json");
+  const std::string where = files.where("vocab.json");
   if (!vocab.is_object()) throw Error(ErrorCode::kInvalidInput, where, "is not a JSON object");
   auto bpe = std::make_unique<Bpe>("</w>");
   bpe->reserve(vocab.size(), vocab.size());
@@ -251,7 +63,7 @@ void read_vocab_files(const fs::path& folder, State& state, const std::string& u
     bpe->add_token(token, id);
   }
   bpe->check_bytes(where, unknown);
-  read_merges_file(folder / "merges.txt", *bpe);
+  read_merges_file(files.content.at("merges.txt"), files.where("merges.txt"), *bpe);
   state.model = std::move(bpe);
   state.where = where;
 }
@@ -265,33 +77,32 @@ void read_steps(const char* steps, State& state) {
 }
 
 // The token around texts that has to be there.
-int32_t required_id(const Settings& settings, const char* name, const State& state) {
+int32_t required_id(const TokenizerSettings& settings, const char* name, const State& state) {
   const auto id = named_id(settings, name, state);
   HT_ASSERT(id.has_value());  // name_default and add_tokens saw to it
   return *id;
 }
 
-Tokenizer load_clip(const fs::path& folder, Settings settings) {
+Tokenizer load_clip(const TokenizerFiles& files, TokenizerSettings settings) {
   for (const char* name : {"eos_token", "unk_token", "pad_token"}) {
-    name_default(settings, name, "<|endoftext|>");
+    settings.name_default(name, "<|endoftext|>");
   }
-  name_default(settings, "bos_token", "<|startoftext|>");
+  settings.name_default("bos_token", "<|startoftext|>");
   auto state = std::make_unique<State>();
-  const fs::path whole = folder / "tokenizer.json";
-  if (path_exists(whole)) {
-    const json content = read_json_file(whole);
-    const std::string where = state->where = whole.string();
+  if (files.has(kWhole)) {
+    const json content = files.json(kWhole);
+    const std::string where = state->where = files.where(kWhole);
     const ConfigReader file(content, where);
     file.object("model").must_be("type", "BPE");
     file.object("model").must_be("end_of_word_suffix", "</w>");
     read_token_model(file, where, *state);
-    add_listed(settings, &file, where, *state);
+    add_listed_tokens(settings, &file, where, *state);
     read_template(file, where, *state);
   } else {
-    read_vocab_files(folder, *state, settings.named.at("unk_token").content);
-    add_listed(settings, nullptr, {}, *state);
+    read_vocab_files(files, *state, settings.named.at("unk_token").content);
+    add_listed_tokens(settings, nullptr, {}, *state);
   }
-  add_tokens(settings, *state);
+  add_named_tokens(settings, *state);
   if (state->before.empty() && state->after.empty()) {
     state->before = {required_id(settings, "bos_token", *state)};
     state->after = {required_id(settings, "eos_token", *state)};
@@ -343,9 +154,10 @@ void check_sentencepiece(const SentencePieceFile& file, const std::string& where
   refuse(!file.escape_whitespaces, "normalizer_spec.escape_whitespaces");
 }
 
-void read_spiece(const fs::path& path, Settings& settings, State& state) {
-  const std::string where = state.where = path.string();
-  const SentencePieceFile file = read_sentencepiece_file(path);
+void read_spiece(const TokenizerFiles& files, const std::string& name, TokenizerSettings& settings,
+                 State& state) {
+  const std::string where = state.where = files.where(name);
+  const SentencePieceFile file = parse_sentencepiece(files.content.at(name), where);
   check_sentencepiece(file, where);
   std::vector<UnigramPiece> pieces;
   pieces.reserve(file.pieces.size() + static_cast<size_t>(settings.extra_ids));
@@ -369,26 +181,26 @@ void read_spiece(const fs::path& path, Settings& settings, State& state) {
   if (!file.charsmap.empty()) use_charsmap(file.charsmap, where, state);
 }
 
-Tokenizer load_t5(const fs::path& folder, Settings settings, const fs::path& spiece) {
-  name_default(settings, "eos_token", "</s>");
-  name_default(settings, "unk_token", "<unk>");
-  name_default(settings, "pad_token", "<pad>");
+Tokenizer load_t5(const TokenizerFiles& files, TokenizerSettings settings,
+                  const std::string& spiece) {
+  settings.name_default("eos_token", "</s>");
+  settings.name_default("unk_token", "<unk>");
+  settings.name_default("pad_token", "<pad>");
   auto state = std::make_unique<State>();
-  const fs::path whole = folder / "tokenizer.json";
-  if (path_exists(whole)) {
-    const json content = read_json_file(whole);
-    const std::string where = state->where = whole.string();
+  if (files.has(kWhole)) {
+    const json content = files.json(kWhole);
+    const std::string where = state->where = files.where(kWhole);
     const ConfigReader file(content, where);
     file.object("model").must_be("type", "Unigram");
     read_token_model(file, where, *state);
-    add_listed(settings, &file, where, *state);
+    add_listed_tokens(settings, &file, where, *state);
     read_template(file, where, *state);
     use_charsmap_of(file, where, *state);
   } else {
-    read_spiece(spiece, settings, *state);
-    add_listed(settings, nullptr, {}, *state);
+    read_spiece(files, spiece, settings, *state);
+    add_listed_tokens(settings, nullptr, {}, *state);
   }
-  add_tokens(settings, *state);
+  add_named_tokens(settings, *state);
   if (state->before.empty() && state->after.empty()) {
     state->after = {required_id(settings, "eos_token", *state)};
   }
@@ -400,34 +212,56 @@ Tokenizer load_t5(const fs::path& folder, Settings settings, const fs::path& spi
 
 }  // namespace
 
-Tokenizer load_tokenizer(const fs::path& folder) {
-  const Settings settings = read_settings(folder);
+nlohmann::json TokenizerFiles::json(const std::string& name) const {
+  return parse_json(content.at(name), where(name));
+}
+
+Tokenizer make_tokenizer(const TokenizerFiles& files) {
+  const TokenizerSettings settings = read_tokenizer_settings(files);
   const std::string& name = settings.class_name;
-  const bool whole = path_exists(folder / "tokenizer.json");
-  const bool lists = path_exists(folder / "vocab.json") && path_exists(folder / "merges.txt");
-  fs::path spiece = folder / "spiece.model";
-  if (!path_exists(spiece) && path_exists(folder / "tokenizer.model")) {
-    spiece = folder / "tokenizer.model";
-  }
-  const auto missing = [&](const char* files) {
-    throw Error(ErrorCode::kNotFound, folder.string(), "has no {}, which a {} is read from", files,
-                printable(name.empty() ? "tokenizer" : name));
+  const bool whole = files.has(kWhole);
+  const bool lists = files.has("vocab.json") && files.has("merges.txt");
+  const std::string spiece = files.has("spiece.model") ? "spiece.model" : "tokenizer.model";
+  const auto missing = [&](const char* what) {
+    throw Error(ErrorCode::kNotFound, files.folder.string(), "has no {}, which a {} is read from",
+                what, printable(name.empty() ? "tokenizer" : name));
   };
   const bool guess = name.empty() && !whole;
   if (name == "CLIPTokenizer" || (guess && lists)) {
     if (!whole && !lists) missing("tokenizer.json, and no vocab.json with merges.txt");
-    return load_clip(folder, settings);
+    return load_clip(files, settings);
   }
-  if (name == "T5Tokenizer" || (guess && path_exists(spiece))) {
-    if (!whole && !path_exists(spiece)) missing("tokenizer.json, and no spiece.model");
-    return load_t5(folder, settings, spiece);
+  if (name == "T5Tokenizer" || (guess && files.has(spiece))) {
+    if (!whole && !files.has(spiece)) missing("tokenizer.json, and no spiece.model");
+    return load_t5(files, settings, spiece);
   }
-  if (!whole) missing("tokenizer.json");
-  const fs::path file = folder / "tokenizer.json";
-  auto state = parse_tokenizer(read_json_file(file), file.string());
+  if (!whole) missing(kWhole);
+  auto state = parse_tokenizer(files.json(kWhole), files.where(kWhole));
   state->pad = named_id(settings, "pad_token", *state);
   state->max_length = settings.max_length;
   return Tokenizer(std::move(state));
+}
+
+Tokenizer load_tokenizer(const fs::path& folder) {
+  TokenizerFiles files{folder, {}};
+  const auto read = [&](const char* name) {
+    if (!path_exists(folder / name)) return;
+    const auto storage = Storage::map_file(folder / name);
+    const auto bytes = storage->bytes();
+    constexpr size_t kMost = 64 << 20;  // Gemma's files take up to 33 MB
+    if (bytes.size() > kMost) {
+      throw Error(ErrorCode::kInvalidInput, files.where(name),
+                  "{} bytes are too many for a tokenizer", bytes.size());
+    }
+    files.content[name].assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  };
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", kWhole}) read(name);
+  if (!files.has(kWhole)) {
+    for (const char* name : {"vocab.json", "merges.txt", "spiece.model", "tokenizer.model"}) {
+      read(name);
+    }
+  }
+  return make_tokenizer(files);
 }
 
 }  // namespace halftone

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 
 #include "halftone/io/added_tokens.h"
 #include "halftone/io/config_reader.h"

@@ -18,10 +18,25 @@ void order_marks(std::vector<utf8proc_int32_t>& characters) {
   const auto mark_class = [](utf8proc_int32_t c) {
     return utf8proc_get_property(c)->combining_class;
   };
-  for (auto at = characters.begin(); at != characters.end();) {
-    const auto end = std::find_if(at, characters.end(), [&](auto c) { return mark_class(c) == 0; });
-    std::stable_sort(at, end, [&](auto a, auto b) { return mark_class(a) < mark_class(b); });
-    at = end == characters.end() ? end : end + 1;
+  struct Mark {
+    int order;  // class, and among equals the place
+    size_t place;
+    utf8proc_int32_t character;
+    bool operator<(const Mark& other) const {
+      return order != other.order ? order < other.order : place < other.place;
+    }
+  };
+  std::vector<Mark> marks;
+  for (size_t at = 0; at <= characters.size(); ++at) {
+    const int order = at < characters.size() ? mark_class(characters[at]) : 0;
+    if (order != 0) {
+      marks.push_back({order, at, characters[at]});
+      continue;
+    }
+    std::sort(marks.begin(), marks.end());
+    size_t place = at - marks.size();
+    for (const Mark& mark : marks) characters[place++] = mark.character;
+    marks.clear();
   }
 }
 

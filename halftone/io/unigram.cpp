@@ -20,7 +20,7 @@ PieceTrie trie_of(const std::vector<UnigramPiece>& pieces) {
   for (const UnigramPiece& piece : pieces) {
     entries.emplace_back(piece.text, static_cast<int32_t>(entries.size()));
   }
-  return PieceTrie(std::move(entries));
+  return PieceTrie(entries);
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ std::string failure(const std::string& bytes) {
 }
 
 TEST(SentencePieceFile, ReadsPiecesAndSpecs) {
-  const SentencePieceFile file = read_sentencepiece_file(kModel);
+  const SentencePieceFile file = parse_sentencepiece(test::read_file(kModel), "s.model");
   ASSERT_GT(file.pieces.size(), 100u);
   EXPECT_EQ(file.pieces[0].text, "<pad>");
   EXPECT_EQ(file.pieces[0].kind, SentencePiece::kControl);
