@@ -227,11 +227,11 @@ Tokenizer make_tokenizer(const TokenizerFiles& files) {
                 what, printable(name.empty() ? "tokenizer" : name));
   };
   const bool guess = name.empty() && !whole;
-  if (name == "CLIPTokenizer" || (guess && lists)) {
+  if (name == kClipTokenizer || (guess && lists)) {
     if (!whole && !lists) missing("tokenizer.json, and no vocab.json with merges.txt");
     return load_clip(files, settings);
   }
-  if (name == "T5Tokenizer" || (guess && files.has(spiece))) {
+  if (name == kT5Tokenizer || (guess && files.has(spiece))) {
     if (!whole && !files.has(spiece)) missing("tokenizer.json, and no spiece.model");
     return load_t5(files, settings, spiece);
   }

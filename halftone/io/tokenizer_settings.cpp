@@ -56,8 +56,7 @@ void check_settings(const ConfigReader& file, TokenizerSettings& settings) {
   if (settings.class_name.ends_with("Fast")) {
     settings.class_name.resize(settings.class_name.size() - 4);
   }
-  const bool clip = settings.class_name == "CLIPTokenizer";
-  const bool t5 = settings.class_name == "T5Tokenizer";
+  const bool clip = settings.class_name == kClipTokenizer, t5 = settings.class_name == kT5Tokenizer;
   if (file.field("model_max_length").is_number_integer()) {
     settings.max_length = file.integer("model_max_length", 0, 1, INT32_MAX);
   }
@@ -121,6 +120,14 @@ TokenizerSettings read_tokenizer_settings(const TokenizerFiles& files) {
     const json content = files.json(kConfig);
     const ConfigReader file(content, settings.where);
     check_settings(file, settings);
+    const std::string& name = settings.class_name;
+    if (files.has("tokenizer.json") && name != kClipTokenizer && name != kT5Tokenizer) {
+      // tokenizer.json holds the tokens of these; which one fills texts up, it does not say.
+      if (file.field("pad_token").is_string()) {
+        settings.name_default("pad_token", file.text("pad_token"));
+      }
+      return settings;
+    }
     read_named_tokens(file, settings.where, /*normalized=*/true, settings);
     tokens_in_config = file.has("added_tokens_decoder");
     if (tokens_in_config) read_added_decoder(file, settings);
@@ -135,7 +142,7 @@ TokenizerSettings read_tokenizer_settings(const TokenizerFiles& files) {
   return settings;
 }
 
-void TokenizerSettings::name_default(const char* name, const char* content) {
+void TokenizerSettings::name_default(const char* name, const std::string& content) {
   AddedToken token;
   token.content = content;
   named.try_emplace(name, token);

@@ -7,6 +7,10 @@
 
 namespace halftone {
 
+// The classes whose steps are known here.
+inline constexpr const char* kClipTokenizer = "CLIPTokenizer";
+inline constexpr const char* kT5Tokenizer = "T5Tokenizer";
+
 // The files of a tokenizer's folder, by name.
 struct TokenizerFiles {
   std::filesystem::path folder;  // for errors
@@ -31,7 +35,7 @@ struct TokenizerSettings {
   int64_t extra_ids = 100;
 
   // A token that a class has where no file names it.
-  void name_default(const char* name, const char* content);
+  void name_default(const char* name, const std::string& content);
 };
 TokenizerSettings read_tokenizer_settings(const TokenizerFiles& files);
 

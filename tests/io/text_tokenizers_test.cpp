@@ -172,6 +172,22 @@ TEST_F(TextTokenizers, T5FromTokenizerJson) {
   EXPECT_NE(load_tokenizer(folder_).encode("a\xC2\x85z"), file.encode("a\xC2\x85z"));
 }
 
+TEST_F(TextTokenizers, OtherClassesAreWhatTheirFileSays) {
+  copy("tokenizer.json");
+  const auto alone = load_tokenizer(folder_);
+  EXPECT_FALSE(alone.pad().has_value());
+  write("tokenizer_config.json",
+        R"({"tokenizer_class": "Qwen2Tokenizer", "model_max_length": 131072,
+    "pad_token": "<|endoftext|>", "eos_token": "<|im_end|>", "add_prefix_space": false})");
+  const auto tokenizer = load_tokenizer(folder_);
+  const std::string text = "user\nA red apple's <|im_end|> 12";
+  EXPECT_EQ(tokenizer.encode(text), alone.encode(text));
+  EXPECT_EQ(tokenizer.encode(text), Tokenizer::load(folder_ / "tokenizer.json").encode(text));
+  EXPECT_EQ(tokenizer.pad(), tokenizer.find("<|endoftext|>"));
+  EXPECT_EQ(tokenizer.encode(text, 40).back(), tokenizer.find("<|endoftext|>"));
+  EXPECT_EQ(tokenizer.max_length(), 131072);
+}
+
 TEST_F(TextTokenizers, UnigramWithBytesForWhatNoPieceCovers) {
   expect_ids(Tokenizer::load(kFolders / "t5_bytes" / "tokenizer.json"), "t5_bytes");
 }
