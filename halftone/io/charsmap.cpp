@@ -110,9 +110,8 @@ std::string decode_base64(std::string_view text, const std::string& where,
     const int letter = filler ? 0 : value[static_cast<unsigned char>(text[i])];
     if (letter < 0) bad();
     bits = bits << 6 | static_cast<uint32_t>(letter);
-    if (i % 4 == 3)
-      bytes +=
-          {static_cast<char>(bits >> 16), static_cast<char>(bits >> 8), static_cast<char>(bits)};
+    if (i % 4 != 3) continue;
+    for (const int shift : {16, 8, 0}) bytes += static_cast<char>(bits >> shift);
   }
   bytes.resize(bytes.size() - padding);
   return bytes;
