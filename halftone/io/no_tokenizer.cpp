@@ -21,7 +21,12 @@ Tokenizer Tokenizer::parse(const nlohmann::json&, const std::string& where) {
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view) const { return {}; }
+std::vector<int32_t> Tokenizer::encode(std::string_view, size_t) const { return {}; }
 std::optional<int32_t> Tokenizer::find(std::string_view) const { return std::nullopt; }
 int32_t Tokenizer::vocab_size() const { return 0; }
+std::optional<int32_t> Tokenizer::pad() const { return std::nullopt; }
+std::optional<int64_t> Tokenizer::max_length() const { return std::nullopt; }
+
+Tokenizer load_tokenizer(const std::filesystem::path& folder) { return Tokenizer::load(folder); }
 
 }  // namespace halftone

@@ -76,11 +76,22 @@ std::string tokenizer() {
   return file.dump();
 }
 
+// The same of T5's kind.
+std::string unigram() {
+  json file = read_json_file(std::filesystem::path(HALFTONE_TEST_DATA) /
+                             "tokenizer/t5_file/tokenizer.json");
+  json& pieces = file["model"]["vocab"];
+  pieces.erase(pieces.begin() + 8, pieces.end());
+  return file.dump();
+}
+
 std::vector<Parser> parsers() {
   const auto torchao = [](const std::string& text) { parse_torchao_marker(text, "f.json"); };
   const std::string layers = R"({"layers":{"a":{"format":"nvfp4"},"b":{"format":"mxfp8"}}})";
   return {
       {"tokenizer", tokenizer(),
+       [](const std::string& text) { Tokenizer::parse(parse_json(text, "f.json"), "f.json"); }},
+      {"unigram", unigram(),
        [](const std::string& text) { Tokenizer::parse(parse_json(text, "f.json"), "f.json"); }},
       {"index", R"({"metadata":{"total_size":1},"weight_map":{"a":"x.safetensors","b":"d/y"}})",
        [](const std::string& text) { checkpoint_index(parse_json(text, "f.json"), "f.json"); }},
@@ -183,7 +194,11 @@ TEST(WrongTypes, TheTokenizerNamesTheField) {
       {"/model/ignore_merges", "'model.ignore_merges'", not_boolean},
       {"/model/dropout", "'model.dropout'", {"x", true, json::array()}},
       {"/model/dropout", "model.dropout", {0.5}},
-      {"/model/end_of_word_suffix", "model.end_of_word_suffix", {1, "</w>"}},
+      {"/model/end_of_word_suffix", "model.end_of_word_suffix", {1, true}},
+      {"/model/unk_token", "'model.unk_token'", {1, true}},
+      {"/model/unk_token", "unk_token 'none'", {"none"}},
+      {"/post_processor", "'post_processor'", not_object},
+      {"/post_processor/type", "'post_processor.type'", not_text},
       {"/model/continuing_subword_prefix", "model.continuing_subword_prefix", {1, "##"}},
       {"/normalizer", "'normalizer'", not_object},
       {"/normalizer/type", "'normalizer.type'", not_text},
@@ -206,6 +221,7 @@ TEST(WrongTypes, TheTokenizerNamesTheField) {
       {"/added_tokens/0/lstrip", "'added_tokens[0].lstrip'", not_boolean},
       {"/added_tokens/0/rstrip", "'added_tokens[0].rstrip'", not_boolean},
       {"/added_tokens/0/single_word", "'added_tokens[0].single_word'", not_boolean},
+      {"/added_tokens/0/normalized", "'added_tokens[0].normalized'", not_boolean},
   };
   for (const Field& field : fields) {
     for (const json& wrong : field.wrong) {

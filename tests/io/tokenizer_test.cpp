@@ -57,16 +57,16 @@ TEST(Tokenizer, WhatIsNotSupportedIsNamed) {
     return test::error_of([&] { Tokenizer::parse(file, "t.json"); });
   };
   EXPECT_EQ(with([](json&) {}), "(no error)");
-  EXPECT_EQ(with([](json& f) { f["model"]["type"] = "Unigram"; }),
-            "t.json: model Unigram is not one that is supported");
+  EXPECT_EQ(with([](json& f) { f["model"]["type"] = "WordPiece"; }),
+            "t.json: model WordPiece is not one that is supported");
   EXPECT_EQ(with([](json& f) { f["normalizer"]["type"] = "NFKC"; }),
             "t.json: normalizer NFKC is not one that is supported");
   EXPECT_THAT(with([](json& f) { f["pre_tokenizer"] = nullptr; }), HasSubstr("pre_tokenizer"));
   EXPECT_THAT(
       with([](json& f) { f["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "("; }),
       HasSubstr("bad regular expression"));
-  EXPECT_THAT(with([](json& f) { f["added_tokens"][0]["lstrip"] = true; }),
-              HasSubstr("'<|endoftext|>' with lstrip"));
+  EXPECT_THAT(with([](json& f) { f["added_tokens"][0]["single_word"] = true; }),
+              HasSubstr("'<|endoftext|>' with single_word"));
   EXPECT_THAT(with([](json& f) { f["model"]["merges"].push_back({"zz", "qq"}); }),
               HasSubstr("('zz' 'qq')"));
   EXPECT_THAT(with([](json& f) { f["model"]["vocab"].erase("a"); }),
