@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "halftone/base/error.h"
+#include "halftone/base/text.h"
 
 namespace halftone {
 
@@ -25,6 +26,17 @@ Tensor stacked(std::span<const Condition* const> rows, const std::string& name) 
     to = std::copy(one.bytes().begin(), one.bytes().end(), to);
   }
   return all;
+}
+
+void check_prompt_text(const std::string& prompt) {
+  constexpr size_t kMostBytes = 1 << 16;  // many times what any prompt of so many tokens takes
+  if (prompt.size() > kMostBytes) {
+    throw Error(ErrorCode::kUsage, "prompt", "{} bytes are more than the {} that are looked at",
+                prompt.size(), kMostBytes);
+  }
+  if (!is_valid_utf8(prompt)) {
+    throw Error(ErrorCode::kUsage, "prompt", "'{}' is not UTF-8", printable(prompt));
+  }
 }
 
 DenoiserShape Denoiser::smallest_shape() const {

@@ -103,6 +103,11 @@ class Conditioner {
   virtual VectorWidths vectors() const { return {}; }    // that a Condition holds besides
   // Prompts that are too long, or no text, are Errors.
   virtual PromptTokens tokenize(const std::string& prompt) const = 0;
+  // What of a prompt some encoder does not read; empty where all of it is.
+  virtual std::string note(const std::string& prompt) const {
+    (void)prompt;
+    return {};
+  }
   virtual int64_t text_tokens(const PromptTokens& prompt) const = 0;  // that a denoiser is given
 
   // Of encoder `index`: for so many tokens.
@@ -130,6 +135,9 @@ class Codec {
   virtual std::shared_ptr<Graph> encoder(const Shape& image, const BuildOptions&) const = 0;
   virtual WeightNames names(const Checkpoint& checkpoint) const = 0;
 };
+
+// An Error where a prompt is no text, or longer than any that is read.
+void check_prompt_text(const std::string& prompt);
 
 // How a family is usually sampled; a user may choose otherwise.
 struct Sampling {

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
-#include "halftone/base/text.h"
 #include "halftone/io/json.h"
 #include "halftone/models/folder.h"
 #include "halftone/models/qwen3/names.h"
@@ -62,14 +61,7 @@ int64_t Qwen3Conditioner::features() const {
 }
 
 PromptTokens Qwen3Conditioner::tokenize(const std::string& prompt) const {
-  constexpr size_t kMostBytes = 1 << 16;  // many times what any prompt of so many tokens takes
-  if (prompt.size() > kMostBytes) {
-    throw Error(ErrorCode::kUsage, "prompt", "{} bytes are more than the {} that are looked at",
-                prompt.size(), kMostBytes);
-  }
-  if (!is_valid_utf8(prompt)) {
-    throw Error(ErrorCode::kUsage, "prompt", "'{}' is not UTF-8", printable(prompt));
-  }
+  check_prompt_text(prompt);
   std::vector<int32_t> ids = tokenizer_.encode(chat_ ? chat_->render(prompt, options_.thinking)
                                                      : options_.chat_prompt(prompt));
   if (static_cast<int64_t>(ids.size()) > options_.most_tokens) {
