@@ -92,10 +92,13 @@ Pipeline::Entry& Pipeline::entry(Programs& programs, const std::string& key, con
                        {},
                        {adapters.begin(), adapters.end()}});
   ++built_;
-  for (const std::string& note : programs.front().program->notes()) {
-    if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);
-  }
+  for (const std::string& note : programs.front().program->notes()) add_note(note);
   return programs.front();
+}
+
+void Pipeline::add_note(const std::string& note) {
+  if (note.empty()) return;
+  if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);
 }
 
 Pipeline::Entry& Pipeline::encoder_program(size_t index, int64_t tokens) {
@@ -252,6 +255,7 @@ Condition Pipeline::encode(const std::string& prompt) {
   }
   const Conditioner& conditioner = model_->conditioner();
   const PromptTokens tokens = conditioner.tokenize(prompt);
+  add_note(conditioner.note(prompt));
   std::vector<NamedTensors> results;
   for (size_t i = 0; i < encoders_.size(); ++i) {
     Program& program = *encoder_program(i, conditioner.tokens(i, tokens)).program;

@@ -114,6 +114,7 @@ class Pipeline {
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
+  void add_note(const std::string& note);
   struct Entry {
     std::string key;
     std::unique_ptr<Program> program;

@@ -27,6 +27,8 @@ inline Value operator-(Value x) { return affine(x, -1, 0); }
 inline Value operator-(Value a, Value b) { return a + (-b); }
 inline Value tanh(Value x) { return apply(Function::kTanh, x); }
 inline Value gelu(Value x) { return apply(Function::kGelu, x); }
+inline Value quick_gelu(Value x) { return apply(Function::kQuickGelu, x); }
+inline Value erf_gelu(Value x) { return apply(Function::kErfGelu, x); }
 inline Value silu(Value x) { return apply(Function::kSilu, x); }
 inline Value sigmoid(Value x) { return apply(Function::kSigmoid, x); }
 

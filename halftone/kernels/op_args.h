@@ -38,8 +38,18 @@ struct View {
 // ---- what operations need to know ---------------------------------------------------------------
 
 enum class BinaryFunction : uint8_t { kAdd, kMul };
-// kGelu is the approximation by tanh, as diffusion transformers have it.
-enum class Function : uint8_t { kTanh, kSigmoid, kSilu, kGelu, kSin, kCos };
+// GELU (numerics/gelu.h): kGelu is the approximation by tanh, as diffusion transformers have it.
+enum class Function : uint8_t {
+  kTanh,
+  kSigmoid,
+  kSilu,
+  kGelu,
+  kQuickGelu,
+  kErfGelu,
+  kErfGeluSlope,  // the derivative of the former
+  kSin,
+  kCos,
+};
 enum class RopeLayout : uint8_t {
   kInterleaved,  // pairs (0, 1), (2, 3), ...
   kHalves,       // pairs (0, D/2), (1, D/2 + 1), ...

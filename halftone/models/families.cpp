@@ -5,8 +5,10 @@
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
 #include "halftone/base/text.h"
+#include "halftone/models/flux1/family.h"
 #include "halftone/models/flux2/family.h"
 #include "halftone/models/folder.h"
+#include "halftone/models/sd3/family.h"
 #include "halftone/models/zimage/family.h"
 
 namespace halftone {
@@ -34,22 +36,8 @@ std::vector<Family> make_table() {
   return {
       zimage::family(),
       flux2::family(),
-      {"flux.1",
-       "FLUX.1",
-       {"FluxPipeline", "FluxKontextPipeline", "FluxFillPipeline", "FluxImg2ImgPipeline",
-        "FluxInpaintPipeline", "FluxControlPipeline"},
-       [](const Checkpoint& f) {
-         return has_tensor(f, "double_blocks.0.img_attn.norm.key_norm.scale") ||
-                has_all(f, "transformer_blocks.0.attn.add_q_proj.weight",
-                        "single_transformer_blocks.0.proj_mlp.weight");
-       }},
-      {"sd3",
-       "Stable Diffusion 3",
-       {"StableDiffusion3Pipeline", "StableDiffusion3Img2ImgPipeline"},
-       [](const Checkpoint& f) {
-         return has_tensor(f, "joint_blocks.0.context_block.adaLN_modulation.1.weight") ||
-                has_all(f, "pos_embed.proj.weight", "transformer_blocks.0.ff_context.net.2.weight");
-       }},
+      flux1::family(),
+      sd3::family(),
       {"sdxl",
        "SDXL",
        {"StableDiffusionXLPipeline", "StableDiffusionXLImg2ImgPipeline"},

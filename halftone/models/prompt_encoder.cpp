@@ -49,9 +49,8 @@ std::string JoinedConditioner::note(const std::string& prompt) const {
   for (const auto& encoder : parts_.encoders) {
     const int64_t cut = encoder->cut(prompt);
     if (cut == 0) continue;
-    note += fmt::format("{}{} reads the first {} of a prompt's {} tokens",
-                        note.empty() ? "" : "; ", encoder->folder(), encoder->tokens(),
-                        encoder->tokens() + cut);
+    note += fmt::format("{}{} reads the first {} of a prompt's {} tokens", note.empty() ? "" : "; ",
+                        encoder->folder(), encoder->tokens(), encoder->tokens() + cut);
   }
   return note;
 }

@@ -59,6 +59,20 @@ Tensor widened(const Tensor& x) {
 }
 bool is_fp8(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2; }
 
+Tensor transposed(const Tensor& x) {
+  const int64_t rows = x.shape()[0], cols = x.shape()[1];
+  const auto size = static_cast<size_t>(bits_of(x.dtype()) / 8);
+  Tensor y = Tensor::empty(x.dtype(), {cols, rows});
+  const std::byte* from = x.bytes().data();
+  std::byte* to = y.mutable_bytes().data();
+  for (int64_t c = 0; c < cols; ++c) {
+    for (int64_t r = 0; r < rows; ++r, to += size) {
+      std::copy_n(from + static_cast<size_t>(r * cols + c) * size, size, to);
+    }
+  }
+  return y;
+}
+
 // Names of weights that linears multiply with: what may stay quantized.
 std::unordered_set<std::string> linear_weights(std::span<const std::shared_ptr<Graph>> graphs) {
   std::unordered_set<std::string> names;
@@ -86,8 +100,14 @@ class Loader {
       misshaped_.push_back(fmt::format("'{}' cannot hold {} rows", printable(as.name), shape[0]));
       return;
     }
-    const Shape expected = in_file(shape, as.rows);
-    if (const StoredWeight* weight = stored_.find(as.name)) {
+    const Shape expected = as.transposed ? Shape{shape[1], shape[0]} : in_file(shape, as.rows);
+    const StoredWeight* weight = stored_.find(as.name);
+    if (weight != nullptr && as.transposed && !weight->scales.empty()) {
+      used_.insert(as.name);  // scales are of the other dimension
+      misshaped_.push_back(fmt::format("'{}' has scales, and lies transposed", printable(as.name)));
+      return;
+    }
+    if (weight != nullptr && !as.transposed) {
       load_quantized(name, shape, as, *weight);
       return;
     }
@@ -102,8 +122,10 @@ class Loader {
       add_misshaped(as.name, dtype, item->entry->shape, expected);
       return;
     }
-    const Tensor tensor = item->file->tensor(*item->entry);
-    weights_.emplace(name, take_rows(is_fp8(dtype) ? widened(tensor) : tensor, shape[0], as.rows));
+    const Tensor stored = item->file->tensor(*item->entry);
+    const Tensor tensor = is_fp8(dtype) ? widened(stored) : stored;
+    weights_.emplace(name,
+                     as.transposed ? transposed(tensor) : take_rows(tensor, shape[0], as.rows));
   }
 
   Weights finish() {

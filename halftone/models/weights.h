@@ -20,6 +20,7 @@ namespace halftone {
 struct StoredAs {
   std::string name;
   StoredRows rows = {};
+  bool transposed = false;  // a whole matrix whose columns are the weight's rows
 };
 
 struct WeightNames {

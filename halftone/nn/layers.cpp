@@ -14,6 +14,11 @@ Value rms_norm(const Scope& scope, Value x, float eps) {
   return halftone::rms_norm(x, scope.weight("weight", {x.dim(-1)}), eps);
 }
 
+Value layer_norm(const Scope& scope, Value x, float eps) {
+  const Shape width{x.dim(-1)};
+  return halftone::layer_norm(x, eps) * scope.weight("weight", width) + scope.weight("bias", width);
+}
+
 Value swiglu(const Scope& scope, Value x, int64_t hidden) {
   const Value gate = linear(scope["w1"], x, hidden, Bias::kNo);
   const Value up = linear(scope["w3"], x, hidden, Bias::kNo);

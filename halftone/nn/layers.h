@@ -14,6 +14,8 @@ enum class Bias { kNo, kYes };
 Value linear(const Scope& scope, Value x, int64_t out, Bias bias);
 // scope.weight [last dimension]
 Value rms_norm(const Scope& scope, Value x, float eps);
+// scope.weight and bias [last dimension]
+Value layer_norm(const Scope& scope, Value x, float eps);
 // scope.w1, w2, w3: w2(silu(w1 x) * w3 x)
 Value swiglu(const Scope& scope, Value x, int64_t hidden);
 

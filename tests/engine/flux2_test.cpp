@@ -46,10 +46,10 @@ TEST_P(Flux2Engine, ADistilledModelTakesNoGuidance) {
   ModelSpec spec;
   spec.path = folder_.string();
   spec.device = "cpu";
-  const GuidanceRule rule = engine.load(spec).sampling.guidance_rule;
+  const Sampling sampling = engine.load(spec).sampling;
   GenerateRequest request;
   request.guidance = 4;
-  const auto said = [&] { return test::error_of([&] { check(request, rule); }); };
+  const auto said = [&] { return test::error_of([&] { check(request, sampling); }); };
   const bool distilled = std::string_view(GetParam()) == "distilled";
   EXPECT_EQ(said(), distilled ? "guidance: 4 would do nothing: this model is distilled, and takes "
                                 "no guidance"

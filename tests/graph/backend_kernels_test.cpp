@@ -121,6 +121,7 @@ TEST_P(BackendKernels, Functions) {
     expect_same([](Values v) { return affine(v[0], 1.7f, -0.3f); }, {x});
     expect_same([](Values v) { return silu_mul(v[0], v[1]); }, {x, y});
     for (const auto f : {Function::kTanh, Function::kSigmoid, Function::kSilu, Function::kGelu,
+                         Function::kQuickGelu, Function::kErfGelu, Function::kErfGeluSlope,
                          Function::kSin, Function::kCos}) {
       expect_same([=](Values v) { return apply(f, v[0]); }, {x});
     }

@@ -37,6 +37,8 @@ double sigmoid_of(double x) {
 }
 double gelu_argument(double x) { return std::sqrt(8 / M_PI) * (x + 0.044715 * x * x * x); }
 
+double normal_of(double x) { return std::erfc(-x * std::sqrt(0.5)) / 2; }
+
 double value_of(Function function, double x) {
   switch (function) {
     case Function::kTanh:
@@ -47,6 +49,12 @@ double value_of(Function function, double x) {
       return x * sigmoid_of(x);
     case Function::kGelu:
       return x * sigmoid_of(gelu_argument(x));
+    case Function::kQuickGelu:
+      return x * sigmoid_of(1.702 * x);
+    case Function::kErfGelu:
+      return x * normal_of(x);
+    case Function::kErfGeluSlope:
+      return normal_of(x) + x * std::exp(-0.5 * x * x) / std::sqrt(2 * M_PI);
     case Function::kSin:
       return std::sin(x);
     case Function::kCos:
@@ -66,6 +74,14 @@ double slope_of(Function function, double x) {
     case Function::kGelu:
       return g + x * g * sigmoid_of(-gelu_argument(x)) * std::sqrt(8 / M_PI) *
                      (1 + 3 * 0.044715 * x * x);
+    case Function::kQuickGelu: {
+      const double q = sigmoid_of(1.702 * x);
+      return q * (1 + 1.702 * x * sigmoid_of(-1.702 * x));
+    }
+    case Function::kErfGelu:
+      return value_of(Function::kErfGeluSlope, x);
+    case Function::kErfGeluSlope:
+      break;
     case Function::kSin:
       return std::cos(x);
     case Function::kCos:
@@ -74,10 +90,12 @@ double slope_of(Function function, double x) {
   return 0;
 }
 
-constexpr Function kFunctions[] = {Function::kTanh, Function::kSigmoid, Function::kSilu,
-                                   Function::kGelu, Function::kSin,     Function::kCos};
+constexpr Function kFunctions[] = {Function::kTanh, Function::kSigmoid,   Function::kSilu,
+                                   Function::kGelu, Function::kQuickGelu, Function::kErfGelu,
+                                   Function::kSin,  Function::kCos};
 const char* name_of_function(Function function) {
-  constexpr const char* kNames[] = {"tanh", "sigmoid", "silu", "gelu", "sin", "cos"};
+  constexpr const char* kNames[] = {"tanh",       "sigmoid",  "silu", "gelu",
+                                    "quick_gelu", "erf_gelu", "sin",  "cos"};
   for (size_t i = 0; i < std::size(kFunctions); ++i) {
     if (kFunctions[i] == function) return kNames[i];
   }
@@ -123,9 +141,10 @@ class ExtremesOfFunctions : public testing::TestWithParam<DType> {
     return tensor(values, {static_cast<int64_t>(values.size()) / 64, 64});
   }
   // Denormal results may be flushed to zero, on the way to the last digits of e^x as well.
-  // The exponent of GELU is rounded before e^x makes a relative error of its absolute one.
+  // The exponent of GELU's approximations is rounded before e^x makes a relative error of its
+  // absolute one.
   Band band(Function f = Function::kSilu) const {
-    const double f32 = f == Function::kGelu ? 2e-5 : 3e-6;
+    const double f32 = f == Function::kGelu || f == Function::kQuickGelu ? 2e-5 : 3e-6;
     return {GetParam() == DType::kBF16 ? 4.1e-3 : f32, 2e-36};
   }
 

@@ -47,9 +47,14 @@ void add_elementwise(std::vector<GradientCase>& cases, const Random& random) {
                    2});
   cases.push_back(
       {"affine", [](Values v) { return affine(v[0], 1.7f, -0.3f); }, {random(ragged)}, 1});
-  const std::pair<const char*, Function> functions[] = {
-      {"tanh", Function::kTanh}, {"sigmoid", Function::kSigmoid}, {"silu", Function::kSilu},
-      {"gelu", Function::kGelu}, {"sin", Function::kSin},         {"cos", Function::kCos}};
+  const std::pair<const char*, Function> functions[] = {{"tanh", Function::kTanh},
+                                                        {"sigmoid", Function::kSigmoid},
+                                                        {"silu", Function::kSilu},
+                                                        {"gelu", Function::kGelu},
+                                                        {"quick_gelu", Function::kQuickGelu},
+                                                        {"erf_gelu", Function::kErfGelu},
+                                                        {"sin", Function::kSin},
+                                                        {"cos", Function::kCos}};
   for (const auto& [name, function] : functions) {
     cases.push_back({name,
                      [function = function](Values v) { return apply(function, v[0]); },

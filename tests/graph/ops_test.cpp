@@ -51,6 +51,8 @@ TEST(Ops, AffineAndFunctions) {
        [](double v) {
          return 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
        }},
+      {Function::kQuickGelu, [](double v) { return v / (1 + std::exp(-1.702 * v)); }},
+      {Function::kErfGelu, [](double v) { return 0.5 * v * (1 + std::erf(v / std::sqrt(2))); }},
       {Function::kSin, [](double v) { return std::sin(v); }},
       {Function::kCos, [](double v) { return std::cos(v); }}};
   for (const auto& [function, definition] : functions) {

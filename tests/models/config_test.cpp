@@ -9,8 +9,10 @@
 #include "halftone/diffusion/flow_match_euler.h"
 #include "halftone/io/safetensors_writer.h"
 #include "halftone/models/autoencoder_kl/autoencoder.h"
+#include "halftone/models/clip_text/text_encoder.h"
 #include "halftone/models/flux2/transformer.h"
 #include "halftone/models/qwen3/text_encoder.h"
+#include "halftone/models/t5/text_encoder.h"
 #include "halftone/models/zimage/names.h"
 #include "halftone/models/zimage/transformer.h"
 #include "tests/support/errors.h"
@@ -66,6 +68,22 @@ const json kFlux2Vae = json::parse(R"({
   "out_channels": 3, "patch_size": [2, 2], "sample_size": 1024, "up_block_types":
   ["UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D"],
   "use_post_quant_conv": true, "use_quant_conv": true})");
+const json kClipText = json::parse(R"({
+  "architectures": ["CLIPTextModel"], "attention_dropout": 0.0, "bos_token_id": 0, "dropout": 0.0,
+  "eos_token_id": 2, "hidden_act": "quick_gelu", "hidden_size": 768, "initializer_factor": 1.0,
+  "initializer_range": 0.02, "intermediate_size": 3072, "layer_norm_eps": 1e-05,
+  "max_position_embeddings": 77, "model_type": "clip_text_model", "num_attention_heads": 12,
+  "num_hidden_layers": 12, "pad_token_id": 1, "projection_dim": 768, "torch_dtype": "bfloat16",
+  "transformers_version": "4.43.3", "vocab_size": 49408})");
+const json kT5 = json::parse(R"({
+  "architectures": ["T5EncoderModel"], "classifier_dropout": 0.0, "d_ff": 10240, "d_kv": 64,
+  "d_model": 4096, "decoder_start_token_id": 0, "dense_act_fn": "gelu_new", "dropout_rate": 0.1,
+  "eos_token_id": 1, "feed_forward_proj": "gated-gelu", "initializer_factor": 1.0,
+  "is_encoder_decoder": true, "is_gated_act": true, "layer_norm_epsilon": 1e-06,
+  "model_type": "t5", "num_decoder_layers": 24, "num_heads": 64, "num_layers": 24,
+  "output_past": true, "pad_token_id": 0, "relative_attention_max_distance": 128,
+  "relative_attention_num_buckets": 32, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+  "transformers_version": "4.43.3", "use_cache": true, "vocab_size": 32128})");
 const json kScheduler = json::parse(R"({
   "_class_name": "FlowMatchEulerDiscreteScheduler", "_diffusers_version": "0.36.0.dev0",
   "num_train_timesteps": 1000, "use_dynamic_shifting": false, "shift": 3.0})");
@@ -102,6 +120,20 @@ void use_text_encoder(const json& config) {
     for (const float v : tensor.as<float>()) ASSERT_TRUE(std::isfinite(v)) << name;
   }
 }
+void use_clip_text(const json& config) {
+  clip_text::Config c = clip_text::parse_config(config, kFile);
+  c.layers = std::min<int64_t>(c.layers, 2);
+  clip_text::build_text_encoder(c, 1, 1, {});
+}
+void use_t5(const json& config) {
+  t5::Config c = t5::parse_config(config, kFile);
+  c.layers = std::min<int64_t>(c.layers, 2);
+  t5::build_text_encoder(c, 1, 1, {});
+  for (const int64_t distance : {-1 << 20, -1, 0, 1, 1 << 20}) {
+    const int64_t bucket = t5::bucket_of(c, distance);
+    ASSERT_TRUE(bucket >= 0 && bucket < c.buckets) << config;
+  }
+}
 void use_vae(const json& config) {
   const auto c = autoencoder_kl::parse_config(config, kFile);
   EXPECT_TRUE(std::isnormal(c.scaling_factor) && std::isnormal(1 / c.scaling_factor));
@@ -135,7 +167,9 @@ std::vector<Part> parts() {
           {"scheduler", kScheduler, use_scheduler},
           {"full scheduler", kFullScheduler, use_scheduler},
           {"FLUX.2 transformer", kFlux2Transformer, use_flux2_transformer},
-          {"FLUX.2 VAE", kFlux2Vae, use_flux2_vae}};
+          {"FLUX.2 VAE", kFlux2Vae, use_flux2_vae},
+          {"CLIP's text encoder", kClipText, use_clip_text},
+          {"T5", kT5, use_t5}};
 }
 
 TEST(Configs, ThoseOnTheHubLoad) {
@@ -287,6 +321,18 @@ TEST(Configs, WhatIsNotSupportedIsNamed) {
       {6, {{"scaling_factor", 0.5}}, "'scaling_factor' is not known"},
       {6, {{"decoder_block_out_channels", {96, 192}}}, "'decoder_block_out_channels' has not as"},
       {6, {{"decoder_block_out_channels", {96, 192, 384, 390}}}, "'norm_num_groups' does not"},
+      {7, {{"model_type", "clip"}}, "'model_type' is \"clip\", and only \"clip_text_model\""},
+      {7, {{"hidden_act", "gelu_new"}}, "'hidden_act' is \"gelu_new\", which is not supported"},
+      {7, {{"num_attention_heads", 7}}, "'num_attention_heads' does not divide 'hidden_size'"},
+      {7, {{"eos_token_id", 49408}}, "'eos_token_id' is no id of 'vocab_size'"},
+      {7, {{"hidden_size", nullptr}}, "'hidden_size' is missing"},
+      {8, {{"model_type", "umt5"}}, "'model_type' is \"umt5\", and only \"t5\" is supported"},
+      {8, {{"feed_forward_proj", "relu"}}, "'feed_forward_proj' is \"relu\", and only"},
+      {8, {{"dense_act_fn", "silu"}}, "'dense_act_fn' is \"silu\", and only"},
+      {8, {{"is_decoder", true}}, "'is_decoder' is true, and only false is supported"},
+      {8, {{"relative_attention_num_buckets", 30}}, "'relative_attention_num_buckets' is no"},
+      {8, {{"relative_attention_max_distance", 8}}, "'relative_attention_max_distance' leaves"},
+      {8, {{"d_kv", nullptr}}, "'d_kv' is missing"},
   };
   for (const Case& c : cases) {
     json config = all[c.part].config;

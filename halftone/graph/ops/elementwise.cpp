@@ -67,6 +67,17 @@ Gradients unary_gradient(const GradientContext& c) {
       const Value inner = affine(flat, kA, 0) + affine(flat * x * x, 3 * kA * kB, 0);
       return {c.dy * (affine(t, 0.5f, 0.5f) + inner)};
     }
+    case Function::kQuickGelu: {  // x s with s = sigmoid(a x)
+      constexpr float kA = 1.702f;
+      const Value s = sigmoid(affine(x, kA, 0));
+      // One x at a time: where a x overflows, the rest is zero already.
+      return {c.dy * (s + affine(s * affine(s, -1, 1) * x, kA, 0))};
+    }
+    case Function::kErfGelu:
+      return {c.dy * apply(Function::kErfGeluSlope, x)};
+    case Function::kErfGeluSlope:
+      require(false, "unary: the slope of GELU is not differentiated again");
+      break;
     case Function::kSin:
       return {c.dy * apply(Function::kCos, x)};
     case Function::kCos:

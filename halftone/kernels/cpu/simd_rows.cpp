@@ -86,6 +86,38 @@ HWY_INLINE VF gelu(VF x) {
   return hn::Mul(x, sigmoid(hn::Mul(hn::Set(d, 1.5957691216f), inner)));
 }
 
+HWY_INLINE VF quick_gelu(VF x) { return hn::Mul(x, sigmoid(hn::Mul(hn::Set(DF(), 1.702f), x))); }
+// Phi(x), and e^(-x^2 / 2). With erfc(z) = t e^(g(t) - z^2), t = 1 / (1 + z / 2), and a polynomial
+// g that leaves a relative error of 1.2e-7. The exponent is split, so that small results keep their
+// digits: the square of a few leading bits of x is exact.
+struct Normal {
+  VF distribution, bell;
+};
+HWY_INLINE Normal normal(VF x) {
+  const DF d;
+  const VF a = hn::Min(hn::Abs(x), hn::Set(d, 40.0f));  // where it all is zero already
+  const VF leading = hn::BitCast(d, hn::And(hn::BitCast(DU(), a), hn::Set(DU(), 0xFFFFF000u)));
+  const VF half = hn::Set(d, 0.5f);
+  const VF large = hn::Mul(hn::Mul(leading, leading), half);
+  const VF small = hn::Mul(hn::Mul(hn::Sub(a, leading), hn::Add(a, leading)), half);
+  const VF one = hn::Set(d, 1.0f);
+  const VF t = hn::Div(one, hn::Add(one, hn::Mul(a, hn::Set(d, 0.35355339059f))));
+  VF g = hn::Set(d, 0.17087277f);
+  for (const float c : {-0.82215223f, 1.48851587f, -1.13520398f, 0.27886807f, -0.18628806f,
+                        0.09678418f, 0.37409196f, 1.00002368f, -1.26551223f}) {
+    g = hn::Add(hn::Mul(g, t), hn::Set(d, c));
+  }
+  const VF e = exponential(hn::Neg(large));
+  const VF tail = hn::Mul(hn::Mul(hn::Mul(half, t), exponential(hn::Sub(g, small))), e);
+  return {hn::IfThenElse(hn::Lt(x, hn::Zero(d)), tail, hn::Sub(one, tail)),
+          hn::Mul(exponential(hn::Neg(small)), e)};
+}
+HWY_INLINE VF erf_gelu(VF x) { return hn::Mul(x, normal(x).distribution); }
+HWY_INLINE VF erf_gelu_slope(VF x) {
+  const Normal at = normal(x);
+  return hn::Add(at.distribution, hn::Mul(x, hn::Mul(hn::Set(DF(), 0.39894228040f), at.bell)));
+}
+
 HWY_ATTR void Widen(const bf16* x, int64_t n, float* y) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(DF()));
   int64_t i = 0;
@@ -134,6 +166,12 @@ HWY_ATTR void Apply(Function function, const float* x, int64_t n, float* y) {
       return map_rows(n, y, [](VF v) HWY_ATTR { return hn::Mul(v, sigmoid(v)); }, x);
     case Function::kGelu:
       return map_rows(n, y, [](VF v) HWY_ATTR { return gelu(v); }, x);
+    case Function::kQuickGelu:
+      return map_rows(n, y, [](VF v) HWY_ATTR { return quick_gelu(v); }, x);
+    case Function::kErfGelu:
+      return map_rows(n, y, [](VF v) HWY_ATTR { return erf_gelu(v); }, x);
+    case Function::kErfGeluSlope:
+      return map_rows(n, y, [](VF v) HWY_ATTR { return erf_gelu_slope(v); }, x);
     case Function::kSin:  // of a few numbers, which may be large: Highway's end at 39,000
       for (int64_t i = 0; i < n; ++i) y[i] = std::sin(x[i]);
       return;

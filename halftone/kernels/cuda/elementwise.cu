@@ -24,6 +24,9 @@ struct Unary {
     if constexpr (kFunction == Function::kSigmoid) return sigmoid(x);
     if constexpr (kFunction == Function::kSilu) return x * sigmoid(x);
     if constexpr (kFunction == Function::kGelu) return gelu(x);
+    if constexpr (kFunction == Function::kQuickGelu) return quick_gelu(x);
+    if constexpr (kFunction == Function::kErfGelu) return erf_gelu(x);
+    if constexpr (kFunction == Function::kErfGeluSlope) return erf_gelu_slope(x);
     if constexpr (kFunction == Function::kSin) return sinf(x);
     if constexpr (kFunction == Function::kCos) return cosf(x);
   }
@@ -71,6 +74,12 @@ void unary(const UnaryArgs& args, Stream stream) {
       return launch_strided(plan, Unary<Function::kSilu>{}, stream);
     case Function::kGelu:
       return launch_strided(plan, Unary<Function::kGelu>{}, stream);
+    case Function::kQuickGelu:
+      return launch_strided(plan, Unary<Function::kQuickGelu>{}, stream);
+    case Function::kErfGelu:
+      return launch_strided(plan, Unary<Function::kErfGelu>{}, stream);
+    case Function::kErfGeluSlope:
+      return launch_strided(plan, Unary<Function::kErfGeluSlope>{}, stream);
     case Function::kSin:
       return launch_strided(plan, Unary<Function::kSin>{}, stream);
     case Function::kCos:

@@ -14,6 +14,12 @@ const char* function_name(Function function) {
       return "silu";
     case Function::kGelu:
       return "gelu";
+    case Function::kQuickGelu:
+      return "quick_gelu";
+    case Function::kErfGelu:
+      return "erf_gelu";
+    case Function::kErfGeluSlope:
+      return "erf_gelu_slope";
     case Function::kSin:
       return "sinf";
     case Function::kCos:

@@ -6,9 +6,11 @@
 #include "halftone/base/files.h"
 #include "halftone/io/json.h"
 #include "halftone/models/autoencoder_kl/codec.h"
+#include "halftone/models/clip_text/prompt_encoder.h"
 #include "halftone/models/flux1/names.h"
 #include "halftone/models/flux1/transformer.h"
 #include "halftone/models/folder.h"
+#include "halftone/models/t5/prompt_encoder.h"
 
 namespace halftone::flux1 {
 namespace {
@@ -89,6 +91,27 @@ std::unique_ptr<Denoiser> make_denoiser(const ModelFiles& files) {
   return std::make_unique<FluxDenoiser>(transformer_config(files));
 }
 
+// CLIP's vector of the prompt and T5's states of its tokens.
+std::unique_ptr<Conditioner> make_conditioner(const ModelFiles& files) {
+  JoinedConditioner::Parts parts;
+  clip_text::Config clip;
+  t5::Config t5;
+  parts.text_tokens = transformer_config(files).guidance ? 512 : 256;
+  parts.encoders.push_back(clip_text::make_encoder(files, {"text_encoder", "tokenizer"}, &clip));
+  parts.encoders.push_back(
+      t5::make_encoder(files, {"text_encoder_2", "tokenizer_2", parts.text_tokens}, &t5));
+  parts.longest = 1;
+  parts.features = t5.hidden_size;
+  parts.vectors = {{"pooled", clip.hidden_size}};
+  parts.join = [](JoinedConditioner::Results results) -> Condition {
+    const Tensor& pooled = results[0].at("pooled");
+    const Tensor& states = results[1].at("states");
+    return {{"text", states.reshape({states.shape()[1], states.shape()[2]})},
+            {"pooled", pooled.reshape({pooled.shape()[1]})}};
+  };
+  return std::make_unique<JoinedConditioner>(std::move(parts));
+}
+
 std::unique_ptr<Codec> make_codec(const ModelFiles& files) {
   const fs::path config = files.of("vae") / "config.json";
   return std::make_unique<autoencoder_kl::KlCodec>(
@@ -125,7 +148,7 @@ Family family() {
           {"FluxPipeline"},
           is_flux1_file,
           make_denoiser,
-          nullptr,
+          make_conditioner,
           make_codec,
           sampling,
           {{"dev", published_dev, 512}, {"schnell", published_schnell, 256}}};

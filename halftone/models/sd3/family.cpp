@@ -7,9 +7,11 @@
 #include "halftone/base/files.h"
 #include "halftone/io/json.h"
 #include "halftone/models/autoencoder_kl/codec.h"
+#include "halftone/models/clip_text/prompt_encoder.h"
 #include "halftone/models/folder.h"
 #include "halftone/models/sd3/names.h"
 #include "halftone/models/sd3/transformer.h"
+#include "halftone/models/t5/prompt_encoder.h"
 
 namespace halftone::sd3 {
 namespace {
@@ -76,6 +78,77 @@ std::unique_ptr<Denoiser> make_denoiser(const ModelFiles& files) {
   return std::make_unique<Sd3Denoiser>(transformer_config(files));
 }
 
+// Rows of both CLIPs side by side, filled up with zeros to T5's width; then T5's rows, or zeros.
+struct JoinedShape {
+  int64_t t5_tokens, features;
+};
+Tensor joined_states(const Tensor& first, const Tensor& second, const Tensor* t5,
+                     const JoinedShape& shape) {
+  const int64_t rows = first.shape()[1], features = shape.features;
+  const int64_t widths[] = {first.shape()[2], second.shape()[2]};
+  Tensor all = Tensor::zeros(DType::kF32, {rows + shape.t5_tokens, features});
+  const auto out = all.mutable_as<float>();
+  for (int64_t r = 0; r < rows; ++r) {
+    std::copy_n(first.as<float>().begin() + r * widths[0], widths[0], out.begin() + r * features);
+    std::copy_n(second.as<float>().begin() + r * widths[1], widths[1],
+                out.begin() + r * features + widths[0]);
+  }
+  if (t5 != nullptr) {
+    std::copy_n(t5->as<float>().begin(), t5->numel(), out.begin() + rows * features);
+  }
+  return all;
+}
+
+Tensor joined_vectors(const Tensor& first, const Tensor& second) {
+  Tensor all = Tensor::empty(DType::kF32, {first.numel() + second.numel()});
+  const auto rest =
+      std::copy_n(first.as<float>().begin(), first.numel(), all.mutable_as<float>().begin());
+  std::copy_n(second.as<float>().begin(), second.numel(), rest);
+  return all;
+}
+
+void check_texts_fit(const ModelFiles& files, bool fit, const std::string& what) {
+  if (fit) return;
+  throw Error(ErrorCode::kInvalidInput, files.base.string(), "components do not fit: {}", what);
+}
+
+// Two CLIPs and T5, which may be left out: it is most of what the model weighs.
+std::unique_ptr<Conditioner> make_conditioner(const ModelFiles& files) {
+  constexpr int64_t kT5Tokens = 256;
+  JoinedConditioner::Parts parts;
+  clip_text::Config first, second;
+  parts.encoders.push_back(
+      clip_text::make_encoder(files, {"text_encoder", "tokenizer", true, true}, &first));
+  parts.encoders.push_back(
+      clip_text::make_encoder(files, {"text_encoder_2", "tokenizer_2", true, true}, &second));
+  parts.features = transformer_config(files).joint_dim;
+  const bool has_t5 = path_exists(files.of("text_encoder_3"));
+  if (has_t5) {
+    t5::Config t5;
+    parts.encoders.push_back(
+        t5::make_encoder(files, {"text_encoder_3", "tokenizer_3", kT5Tokens}, &t5));
+    parts.longest = 2;
+    check_texts_fit(files, t5.hidden_size == parts.features,
+                    fmt::format("text states of {} for a transformer that takes {}", t5.hidden_size,
+                                parts.features));
+  }
+  check_texts_fit(files, first.hidden_size + second.hidden_size <= parts.features,
+                  fmt::format("text states of {} and {} for a transformer that takes {}",
+                              first.hidden_size, second.hidden_size, parts.features));
+  check_texts_fit(files, first.positions == second.positions,
+                  fmt::format("text_encoder reads {} tokens, and text_encoder_2 {}",
+                              first.positions, second.positions));
+  parts.text_tokens = first.positions + kT5Tokens;
+  parts.vectors = {{"pooled", first.projection + second.projection}};
+  parts.join = [has_t5, features = parts.features](JoinedConditioner::Results r) -> Condition {
+    const Tensor* t5 = has_t5 ? &r[2].at("states") : nullptr;
+    return {
+        {"text", joined_states(r[0].at("states"), r[1].at("states"), t5, {kT5Tokens, features})},
+        {"pooled", joined_vectors(r[0].at("pooled"), r[1].at("pooled"))}};
+  };
+  return std::make_unique<JoinedConditioner>(std::move(parts));
+}
+
 std::unique_ptr<Codec> make_codec(const ModelFiles& files) {
   const fs::path config = files.of("vae") / "config.json";
   return std::make_unique<autoencoder_kl::KlCodec>(
@@ -112,7 +185,7 @@ Family family() {
           {"StableDiffusion3Pipeline"},
           is_sd3_file,
           make_denoiser,
-          nullptr,
+          make_conditioner,
           make_codec,
           sampling,
           {{"large", published_large, 333}, {"medium", published_medium, 333}}};

@@ -62,6 +62,12 @@ void apply(Function function, const float* x, int64_t n, float* y) {
       return map(x, n, y, [](float v) { return v * sigmoid(v); });
     case Function::kGelu:
       return map(x, n, y, gelu<float>);
+    case Function::kQuickGelu:
+      return map(x, n, y, quick_gelu<float>);
+    case Function::kErfGelu:
+      return map(x, n, y, [](float v) { return static_cast<float>(erf_gelu(double{v})); });
+    case Function::kErfGeluSlope:
+      return map(x, n, y, [](float v) { return static_cast<float>(erf_gelu_slope(double{v})); });
     case Function::kSin:
       return map(x, n, y, [](float v) { return std::sin(v); });
     case Function::kCos:

@@ -65,6 +65,12 @@ double evaluate(Function function, double x) {
       return x * sigmoid(x);
     case Function::kGelu:
       return gelu(x);
+    case Function::kQuickGelu:
+      return quick_gelu(x);
+    case Function::kErfGelu:
+      return erf_gelu(x);
+    case Function::kErfGeluSlope:
+      return erf_gelu_slope(x);
     case Function::kSin:
       return std::sin(x);
     case Function::kCos:

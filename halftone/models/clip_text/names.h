@@ -1,0 +1,15 @@
+// How checkpoints name the weights of a CLIP text encoder.
+#pragma once
+
+#include "halftone/models/clip_text/text_encoder.h"
+#include "halftone/models/weights.h"
+
+namespace halftone::clip_text {
+
+// The layout is seen from the tensors: transformers', with or without "text_model.", or OpenCLIP's.
+// `within` is what all names begin with in a file that holds other components, too, such as
+// "text_encoders.clip_l.transformer."; tensors outside of it are of no concern then.
+WeightNames names_in(const Checkpoint& checkpoint, const Config& config, const Options& options,
+                     const std::string& within = "");
+
+}  // namespace halftone::clip_text

@@ -1,0 +1,60 @@
+#include "halftone/models/clip_text/prompt_encoder.h"
+
+#include <nlohmann/json.hpp>
+
+#include "halftone/io/json.h"
+#include "halftone/models/clip_text/names.h"
+
+namespace halftone::clip_text {
+namespace {
+
+class ClipPromptEncoder final : public PromptEncoder {
+ public:
+  ClipPromptEncoder(std::string folder, const Config& config, const Options& options,
+                    const std::filesystem::path& tokenizer)
+      : folder_(std::move(folder)),
+        config_(config),
+        options_(options),
+        tokenizer_(tokenizer, config.positions, config.vocab_size) {}
+
+  const std::string& folder() const override { return folder_; }
+  int64_t tokens() const override { return tokenizer_.tokens(); }
+  std::vector<int32_t> tokenize(const std::string& prompt) const override {
+    return tokenizer_.encode(prompt);
+  }
+  int64_t cut(const std::string& prompt) const override { return tokenizer_.cut(prompt); }
+
+  std::shared_ptr<Graph> build(const BuildOptions& how) const override {
+    Options options = options_;
+    options.activations = how.activations;
+    return build_text_encoder(config_, 1, tokens(), options);
+  }
+  NamedTensors inputs(const std::vector<int32_t>& ids) const override {
+    return text_inputs(config_, options_, tokens(), {&ids, 1});
+  }
+  WeightNames names(const Checkpoint& checkpoint) const override {
+    return names_in(checkpoint, config_, options_);
+  }
+
+ private:
+  std::string folder_;
+  Config config_;
+  Options options_;
+  PromptTokenizer tokenizer_;
+};
+
+}  // namespace
+
+std::unique_ptr<PromptEncoder> make_encoder(const ModelFiles& files, const EncoderPlace& place,
+                                            Config* found) {
+  const auto file = files.of(place.folder) / "config.json";
+  const Config config = parse_config(read_json_file(file), file.string());
+  Options options;
+  options.projected = place.projected;
+  if (place.states_before_last) options.states_after = config.layers - 1;
+  if (found != nullptr) *found = config;
+  return std::make_unique<ClipPromptEncoder>(place.folder, config, options,
+                                             files.of(place.tokenizer));
+}
+
+}  // namespace halftone::clip_text

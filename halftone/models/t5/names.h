@@ -1,0 +1,16 @@
+// How checkpoints name the weights of T5's encoder.
+#pragma once
+
+#include "halftone/models/t5/text_encoder.h"
+#include "halftone/models/weights.h"
+
+namespace halftone::t5 {
+
+// `within` is what all names begin with in a file that holds other components, too, such as
+// "text_encoders.t5xxl.transformer."; tensors outside of it are of no concern then.
+WeightNames names_in(const Checkpoint& checkpoint, const std::string& within = "");
+
+// All linears of layers in this format.
+QuantizeRecipe layers_recipe(const Format& format);
+
+}  // namespace halftone::t5
