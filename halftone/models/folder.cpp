@@ -17,6 +17,7 @@ void check_component(const ConfigReader& read, const char* name,
                      std::initializer_list<std::string_view> classes) {
   if (!read.has(name)) return;
   const json& entry = read.field(name);
+  if (entry == json{nullptr, nullptr}) return;  // whoever needs it will miss its folder
   const bool pair = entry.is_array() && entry.size() == 2;
   if (!pair || !entry[1].is_string()) read.fail(name, "is not [library, class]");
   for (const std::string_view known : classes) {

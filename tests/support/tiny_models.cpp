@@ -6,6 +6,7 @@
 #include "halftone/io/safetensors_file.h"
 #include "tests/support/data.h"
 #include "tests/support/tiny_flux2.h"
+#include "tests/support/tiny_folder.h"
 #include "tests/support/tiny_zimage.h"
 
 namespace halftone::test {
@@ -33,6 +34,16 @@ const std::vector<TinyModel>& tiny_models() {
          write_flux2_folder(folder, case_of("flux2/pipeline_base.safetensors"), kTokenizer);
        },
        32, 16, 4.0f, "transformer.transformer_blocks.0.attn.to_q", 32, 32},
+      {"flux.1",
+       [](const fs::path& folder) {
+         write_tiny_folder(folder, case_of("flux1/pipeline_dev.safetensors"));
+       },
+       32, 16, 2.5f, "transformer.transformer_blocks.0.attn.to_q", 32, 32},
+      {"sd3",
+       [](const fs::path& folder) {
+         write_tiny_folder(folder, case_of("sd3/pipeline_large.safetensors"));
+       },
+       32, 16, 4.0f, "transformer.transformer_blocks.1.attn.to_q", 32, 32},
   };
   return kModels;
 }

@@ -1,0 +1,13 @@
+// A folder of a tiny model as diffusers would save it: its configs from a fixture of whole runs,
+// its tokenizers from tests/data/tokenizer, and weights that are a function of their names.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+
+namespace halftone::test {
+
+// `description` has "files": what is in every config.json by its place in the folder.
+void write_tiny_folder(const std::filesystem::path& folder, const nlohmann::json& description);
+
+}  // namespace halftone::test
