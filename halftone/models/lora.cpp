@@ -91,6 +91,31 @@ Tensor rows_times(const Tensor& up, int64_t rows, const StoredRows& stored, doub
   return result;
 }
 
+// Tools that train q, k and v apart and store them as one leave zeros in B where a rank is for
+// another of them: such a rank is dropped, one being the least.
+LoraAdapter::Module without_idle_ranks(const Tensor& down, const Tensor& up) {
+  const int64_t rank = down.shape()[0], in = down.shape()[1], out = up.shape()[0];
+  const auto a = down.as<float>(), b = up.as<float>();
+  std::vector<int64_t> used;
+  for (int64_t k = 0; k < rank; ++k) {
+    int64_t row = 0;
+    while (row < out && b[row * rank + k] == 0) ++row;
+    if (row < out) used.push_back(k);
+  }
+  if (used.empty()) used.push_back(0);
+  const auto kept = static_cast<int64_t>(used.size());
+  if (kept == rank) return {down, up};
+  LoraAdapter::Module less = {Tensor::empty(DType::kF32, {kept, in}),
+                              Tensor::empty(DType::kF32, {out, kept})};
+  const auto to_a = less.down.mutable_as<float>(), to_b = less.up.mutable_as<float>();
+  for (int64_t k = 0; k < kept; ++k) {
+    const int64_t from = used[static_cast<size_t>(k)];
+    std::copy_n(a.begin() + from * in, in, to_a.begin() + k * in);
+    for (int64_t row = 0; row < out; ++row) to_b[row * kept + k] = b[row * rank + from];
+  }
+  return less;
+}
+
 // Infinite where a value is no number.
 double largest(const Tensor& x) {
   double most = 0;
@@ -123,7 +148,11 @@ class ModuleReader {
  private:
   void read(const TensorEntry& entry) {
     const auto key = split_lora_key(entry.name);
-    if (!key && !is_for_another_component(entry.name)) refuse(entry.name);
+    if (!key && !is_for_another_component(entry.name)) {
+      if (!is_difference(entry.name) || !is_zero(entry)) refuse(entry.name);
+      unmatched_.push_back(entry.name + " (all zeros)");
+      return;
+    }
     const std::string known = key ? paths_.find(key->path) : "";
     if (known.empty()) {
       unmatched_.push_back(entry.name);
@@ -149,8 +178,22 @@ class ModuleReader {
     (down ? module.down : module.up) = values;
   }
 
+  bool is_zero(const TensorEntry& entry) const {
+    if (!is_high_precision(entry.dtype)) return false;
+    const auto values = float_values(file_.tensor(entry));
+    return std::all_of(values.begin(), values.end(), [](float v) { return v == 0; });
+  }
+
   // To leave such a tensor out would change what the others stand for.
   [[noreturn]] void refuse(const std::string& name) const {
+    for (const TensorEntry& entry : file_.tensors()) {
+      if (!is_norm_of_control(entry.name)) continue;
+      throw Error(
+          ErrorCode::kUnsupported, where_,
+          "tensor '{}' replaces a norm of the model, as adapters for control (Canny, Depth) "
+          "do, which are not supported",
+          printable(entry.name));
+    }
     const std::string_view kind = other_adapter_kind(name);
     throw Error(ErrorCode::kUnsupported, where_, "tensor '{}' is {}, which is not supported",
                 printable(name),
@@ -193,9 +236,14 @@ LoraAdapter LoraAdapter::load(const std::filesystem::path& path, const LoraTarge
         module.alpha ? *module.alpha / static_cast<double>(rank) : settings.scale(name, rank);
     for (const LoraTarget& target : targets.at(module.path)) {
       const int64_t out = target.shape[0];
-      if (module.down.shape() != Shape{rank, target.shape[1]}) {
-        reader.fail(module.down_key, fmt::format("is {} instead of [rank, {}]", module.down.shape(),
-                                                 target.shape[1]));
+      const int64_t in = target.shape[1], given = module.down.shape()[1];
+      if (given != in) {
+        const bool wider = given > in && given % in == 0;
+        reader.fail(module.down_key,
+                    fmt::format("is {} instead of [rank, {}]{}", module.down.shape(), in,
+                                wider ? "; adapters for control, which widen a model's input, are "
+                                        "not supported"
+                                      : ""));
       }
       const Shape expected{target.rows.in_file(out), rank};
       if (!target.rows.fits(out) || module.up.shape() != expected) {
@@ -208,7 +256,9 @@ LoraAdapter LoraAdapter::load(const std::filesystem::path& path, const LoraTarge
         continue;
       }
       const Tensor up = rows_times(module.up, out, target.rows, scale);
-      adapter.add(name, target.weight, {module.down, up});
+      adapter.add(
+          name, target.weight,
+          target.rows.parts > 1 ? without_idle_ranks(module.down, up) : Module{module.down, up});
     }
   }
   if (adapter.modules_.empty()) {

@@ -1,7 +1,8 @@
-// Low-rank adapters from files, in the three ways of naming that are found in the wild:
+// Low-rank adapters from files, in the ways of naming that are found in the wild:
 //   transformer.PATH.lora_A.weight, .lora_B.weight          diffusers and PEFT
 //   lora_unet_PATH_WITH_UNDERSCORES.lora_down.weight, .lora_up.weight, .alpha      kohya
 //   diffusion_model.PATH with the suffixes of either        ComfyUI
+//   blocks.N.processor.qkv_lora1.down.weight, .up.weight    XLabs
 // and in the folders that PEFT saves, with their adapter_config.json.
 #pragma once
 

@@ -18,6 +18,16 @@ std::optional<LoraKey> split_lora_key(std::string_view name) {
       return LoraKey{std::string(name.substr(0, name.size() - suffix.size())), part};
     }
   }
+  // XLabs', whose modules say what they are: "processor.qkv_lora1".
+  constexpr std::pair<std::string_view, LoraPart> kShort[] = {{".down.weight", LoraPart::kDown},
+                                                              {".up.weight", LoraPart::kUp}};
+  for (const auto& [suffix, part] : kShort) {
+    if (!name.ends_with(suffix)) continue;
+    const std::string_view path = name.substr(0, name.size() - suffix.size());
+    for (const std::string_view end : {"_lora", "_lora1", "_lora2"}) {
+      if (path.ends_with(end)) return LoraKey{std::string(path), part};
+    }
+  }
   return std::nullopt;
 }
 
@@ -51,9 +61,22 @@ std::string_view other_adapter_kind(std::string_view name) {
   return name.ends_with(".weight") || name.ends_with(".bias") ? "whole weights" : "";
 }
 
+bool is_difference(std::string_view name) {
+  return other_adapter_kind(name).starts_with("differences");
+}
+
+bool is_norm_of_control(std::string_view name) {
+  for (const std::string_view end : {"_norm.scale", ".norm_q.weight", ".norm_k.weight",
+                                     ".norm_added_q.weight", ".norm_added_k.weight"}) {
+    if (name.ends_with(end)) return true;
+  }
+  return false;
+}
+
 bool is_for_another_component(std::string_view name) {
   for (const std::string_view prefix :
-       {"text_encoder", "text_model.", "lora_te", "te_", "conditioner.", "vae."}) {
+       {"text_encoder", "text_model.", "lora_te", "te_", "te1_", "te2_", "te3_", "t5xxl", "clip_l.",
+        "clip_g.", "conditioner.", "vae."}) {
     if (name.starts_with(prefix)) return true;
   }
   return false;

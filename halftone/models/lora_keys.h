@@ -21,6 +21,11 @@ std::optional<LoraKey> split_lora_key(std::string_view name);
 
 // What such a tensor belongs to: "DoRA", "LoHa"; empty where that is not known.
 std::string_view other_adapter_kind(std::string_view name);
+// Whether it is added to a weight, and therefore does nothing where it is zero.
+bool is_difference(std::string_view name);
+// Whether it is one of the norms that adapters for control, such as FLUX.1's Canny and Depth, bring
+// along.
+bool is_norm_of_control(std::string_view name);
 
 // Whether a tensor is for a part of a pipeline that adapters are not applied to, such as its text
 // encoder.

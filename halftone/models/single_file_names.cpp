@@ -86,7 +86,9 @@ LoraTargets lora_targets(const Graph& graph, const ModuleAliases& aliases) {
     targets[path] = {{info.name, info.type.shape}};
     for (const StoredAs& alias : aliases(info.name)) {
       if (alias.name == info.name) continue;
-      targets[path_of(alias.name)].push_back({info.name, info.type.shape, alias.rows});
+      auto& list = targets[path_of(alias.name)];
+      if (!list.empty() && list.back().weight == info.name) continue;  // by another table
+      list.push_back({info.name, info.type.shape, alias.rows});
     }
   }
   return targets;

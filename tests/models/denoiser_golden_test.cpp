@@ -16,6 +16,7 @@
 #include "halftone/passes/autodiff.h"
 #include "halftone/passes/compile.h"
 #include "tests/support/backend.h"
+#include "tests/support/denoiser_case.h"
 #include "tests/support/procedural.h"
 #include "tests/support/run_graph.h"
 #include "tests/support/temp_dir.h"
@@ -23,91 +24,15 @@
 namespace halftone {
 namespace {
 
+using test::DenoiserCase;
 using test::floats;
+using test::Golden;
 using test::relative_error;
 
-struct Golden {
-  const char* family;  // and folder of fixtures
-  Family (*row)();
-  const char* name;
-};
-std::ostream& operator<<(std::ostream& out, const Golden& g) {
-  return out << g.family << "_" << g.name;
-}
 const Golden kGolden[] = {
     {"flux1", flux1::family, "small"},   {"flux1", flux1::family, "schnell"},
     {"flux1", flux1::family, "aligned"}, {"sd3", sd3::family, "small"},
     {"sd3", sd3::family, "first"},       {"sd3", sd3::family, "aligned"},
-};
-
-class DenoiserCase {
- public:
-  explicit DenoiserCase(const Golden& golden)
-      : fixture_(std::filesystem::path(HALFTONE_TEST_DATA) / golden.family /
-                 fmt::format("transformer_{}.safetensors", golden.name)),
-        case_(parse_json(fixture_.metadata().at("case"), "fixture")) {
-    const test::TempDir dir;
-    std::filesystem::create_directories(dir / "transformer");
-    test::write_file(dir / "transformer" / "config.json", case_["config"].dump());
-    denoiser_ = golden.row().denoiser({dir.path(), {}});
-    const auto sigmas = case_["sigmas"].get<std::vector<double>>();
-    const auto rows = static_cast<int64_t>(sigmas.size());
-    latents_ =
-        uniform("latents", {rows, case_["channels"].get<int64_t>(), case_["size"][0].get<int64_t>(),
-                            case_["size"][1].get<int64_t>()});
-    for (int64_t i = 0; i < rows; ++i) {
-      Condition condition = {
-          {"text", uniform(fmt::format("text.{}", i),
-                           {case_["text"].get<int64_t>(), case_["joint"].get<int64_t>()})},
-          {"pooled", uniform(fmt::format("pooled.{}", i), {case_["pooled"].get<int64_t>()})}};
-      if (denoiser_->reads_guidance()) {
-        condition[kGuidanceOfCondition] =
-            test::f32_tensor({1}, {case_["guidance"][static_cast<size_t>(i)].get<float>()});
-      }
-      conditions_.push_back(std::move(condition));
-      SamplerStep step;
-      step.sigma = sigmas[static_cast<size_t>(i)];
-      step.timestep = 1000 * step.sigma;
-      times_.push_back(denoiser_->time(step));
-    }
-  }
-
-  // Of these rows.
-  DenoiserShape shape(int64_t first, int64_t end) const {
-    std::vector<int64_t> texts(static_cast<size_t>(end - first), case_["text"].get<int64_t>());
-    const Shape& s = latents_.shape();
-    return denoiser_->shape({s[1], s[2], s[3]}, texts);
-  }
-  DenoiserShape shape() const { return shape(0, latents_.shape()[0]); }
-  NamedTensors inputs(int64_t first, int64_t end) const {
-    std::vector<const Condition*> rows;
-    Tensor times = Tensor::empty(DType::kF32, {end - first});
-    for (int64_t i = first; i < end; ++i) {
-      rows.push_back(&conditions_[static_cast<size_t>(i)]);
-      times.mutable_as<float>()[i - first] = times_[static_cast<size_t>(i)];
-    }
-    NamedTensors inputs = denoiser_->inputs(shape(first, end), rows);
-    inputs["latents"] = latents_.rows(first, end);
-    inputs["time"] = times;
-    return inputs;
-  }
-  NamedTensors inputs() const { return inputs(0, latents_.shape()[0]); }
-
-  std::vector<float> expected(const std::string& name) const {
-    return floats(fixture_.tensor(name));
-  }
-  Tensor uniform(const std::string& what, const Shape& shape) const {
-    return test::procedural_uniform(case_["name"].get<std::string>() + "." + what, shape,
-                                    std::sqrt(3.0f));
-  }
-  double bf16_error() const { return case_["bf16_error"]; }
-
-  SafetensorsFile fixture_;
-  nlohmann::json case_;
-  std::unique_ptr<Denoiser> denoiser_;
-  Tensor latents_;
-  std::vector<Condition> conditions_;
-  std::vector<float> times_;
 };
 
 class DenoiserGolden : public testing::TestWithParam<Golden>, protected DenoiserCase {
