@@ -41,6 +41,10 @@ class EveryFamily : public testing::TestWithParam<test::TinyModel> {
     r.seed = 7;
     return r;
   }
+  // With a prediction for the negative prompt, too.
+  static void guide(JobRequest& r, float strength) {
+    (GetParam().reads_guidance ? r.true_cfg : r.guidance) = strength;
+  }
   std::string write_adapter(const std::string& name, int64_t rank) const {
     const fs::path file = dir_ / (name + ".safetensors");
     TinyModelRef m = GetParam();
@@ -102,10 +106,10 @@ TEST_P(EveryFamily, JobsThatShareAForwardKeepTheirBits) {
   b.steps = 5;
   b.seed = 8;
   c.seed = 9;
-  c.guidance = GetParam().guidance;
+  guide(c, GetParam().guidance);
   JobRequest d = c;
   d.prompt = "three cats and a very long prompt that has more tokens than the other prompts";
-  d.guidance = 0.5f * c.guidance;
+  guide(d, 0.5f * GetParam().guidance);
   const std::vector<JobRequest> requests = {a, b, c, d};
   std::vector<std::vector<float>> alone;
   for (const JobRequest& r : requests) alone.push_back(run_alone(*pipeline, r));
@@ -226,7 +230,7 @@ TEST_P(EveryFamily, LatentsStayOnTheDevice) {
   Stepper stepper(*pipeline);
   for (const char* scheduler : {"flow-euler", "dpm++-2m-sde"}) {
     JobRequest r = request();
-    r.guidance = GetParam().guidance;
+    guide(r, GetParam().guidance);
     r.scheduler = with_scheduler(pipeline->model().sampling().scheduler, scheduler);
     Job job = stepper.start(r);
     Job* const one[] = {&job};
@@ -250,7 +254,7 @@ TEST_P(EveryFamily, DeviceMemoryIsWhatWasPlanned) {
     options.stream = {2, &device};
     const auto pipeline = load(options);
     GenerateRequest r = request();
-    r.guidance = GetParam().guidance;
+    guide(r, GetParam().guidance);
     r.scheduler = with_scheduler(pipeline->model().sampling().scheduler, "dpm++-2m");
     r.count = 2 * batch;
     r.batch = batch;
@@ -267,10 +271,27 @@ TEST_P(EveryFamily, DeviceMemoryIsWhatWasPlanned) {
 TEST_P(EveryFamily, GuidanceIsOffWhereDiffusersHasItOff) {
   const auto pipeline = load();
   JobRequest plain = request(), weak = request();
-  weak.guidance = 0.5f;
+  guide(weak, 0.5f);
   const bool from_negative =
       pipeline->model().sampling().guidance_rule == GuidanceRule::kFromNegative;
   EXPECT_EQ(run_alone(*pipeline, weak) == run_alone(*pipeline, plain), from_negative);
+}
+
+// What a network is told of guidance is for its own row alone.
+TEST_P(EveryFamily, GuidanceThatIsReadIsOfItsRow) {
+  if (!GetParam().reads_guidance) GTEST_SKIP() << "reads none";
+  const auto pipeline = load();
+  JobRequest a = request(), b = request();
+  a.guidance = 1;
+  b.guidance = 5;
+  const auto alone_a = run_alone(*pipeline, a), alone_b = run_alone(*pipeline, b);
+  EXPECT_GT(relative_error(alone_a, alone_b), 1e-3);
+  Stepper stepper(*pipeline);
+  Job first = stepper.start(a), second = stepper.start(b);
+  Job* const both[] = {&first, &second};
+  for (int i = 0; i < 3; ++i) stepper.step(both);
+  EXPECT_EQ(floats(stepper.latents(first)), alone_a);
+  EXPECT_EQ(floats(stepper.latents(second)), alone_b);
 }
 
 }  // namespace

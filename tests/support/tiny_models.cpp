@@ -38,7 +38,7 @@ const std::vector<TinyModel>& tiny_models() {
        [](const fs::path& folder) {
          write_tiny_folder(folder, case_of("flux1/pipeline_dev.safetensors"));
        },
-       32, 16, 2.5f, "transformer.transformer_blocks.0.attn.to_q", 32, 32},
+       32, 16, 2.5f, "transformer.transformer_blocks.0.attn.to_q", 32, 32, true},
       {"sd3",
        [](const fs::path& folder) {
          write_tiny_folder(folder, case_of("sd3/pipeline_large.safetensors"));

@@ -14,6 +14,8 @@ struct TinyModel {
   float guidance;         // that is on
   std::string adapted;    // a linear that adapters may change, as diffusers names it
   int64_t in, out;        // of that linear
+  bool reads_guidance =
+      false;  // the network does, and two predictions have a strength of their own
 };
 const std::vector<TinyModel>& tiny_models();
 
