@@ -1,5 +1,6 @@
 #include "halftone/base/error.h"
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 
@@ -42,6 +43,11 @@ bool is_valid_utf8(std::string_view text) {
     text.remove_prefix(length);
   }
   return true;
+}
+
+ErrorCode write_error(int system_errno) {
+  const bool full = system_errno == ENOSPC || system_errno == EDQUOT;
+  return full ? ErrorCode::kDiskFull : ErrorCode::kIo;
 }
 
 std::string printable(std::string_view text, size_t max_bytes) {

@@ -20,6 +20,7 @@ enum class ErrorCode {
   kOutOfMemory,
   kFallback,  // what was asked for would have been replaced, and that was forbidden
   kCancelled,
+  kDiskFull,  // as kIo, where room would help
 };
 
 class Error : public std::exception {
@@ -51,6 +52,9 @@ class Error : public std::exception {
 std::string printable(std::string_view text, size_t max_bytes = 200);
 
 bool is_valid_utf8(std::string_view text);
+
+// What the system's refusal to write is: kDiskFull or kIo.
+ErrorCode write_error(int system_errno);
 
 namespace detail {
 [[noreturn]] void assertion_failed(const char* condition, const char* file, int line);

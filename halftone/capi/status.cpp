@@ -29,6 +29,7 @@ halftone_status status_of(ErrorCode code) {
     case ErrorCode::kNotFound:
       return HALFTONE_NOT_FOUND;
     case ErrorCode::kIo:
+    case ErrorCode::kDiskFull:
       return HALFTONE_IO;
     case ErrorCode::kUnsupported:
       return HALFTONE_UNSUPPORTED;

@@ -128,7 +128,8 @@ void sync_below(const fs::path& folder) {
     const int error = errno;
     if (fd >= 0) ::close(fd);
     if (failed) {
-      throw Error(ErrorCode::kIo, entry.path().string(), "cannot sync: {}", std::strerror(error));
+      throw Error(write_error(error), entry.path().string(), "cannot sync: {}",
+                  std::strerror(error));
     }
   }
 }
@@ -240,7 +241,8 @@ Temporary::Temporary(const fs::path& target, Kind kind) : target_(follow(without
         folder_of(target_) / fmt::format("{}{}{}-{}{}", name, kMark, ::getpid(), attempt, kSuffix);
     fd_ = create(path_, kind);
     if (fd_ < 0 && (errno != EEXIST || attempt > 1000)) {
-      throw Error(ErrorCode::kIo, target_.string(), "cannot create it: {}", std::strerror(errno));
+      throw Error(write_error(errno), target_.string(), "cannot create it: {}",
+                  std::strerror(errno));
     }
     if (fd_ < 0) continue;
     try_lock(fd_);  // where locks are not supported, no one finds this to be stale either
@@ -259,7 +261,7 @@ Temporary::~Temporary() {
 
 void Temporary::take_place() {
   if (::rename(path_.c_str(), target_.c_str()) != 0) {
-    throw Error(ErrorCode::kIo, target_.string(), "cannot rename: {}", std::strerror(errno));
+    throw Error(write_error(errno), target_.string(), "cannot rename: {}", std::strerror(errno));
   }
   path_.clear();
   sync_folder(folder_of(target_));
@@ -345,7 +347,7 @@ void OutputFile::commit() {
 }
 
 void OutputFile::fail(const std::string& action, int error) const {
-  throw Error(ErrorCode::kIo, name_, "{}: {}", action, std::strerror(error));
+  throw Error(write_error(error), name_, "{}: {}", action, std::strerror(error));
 }
 
 void write_file(const fs::path& path, std::string_view text) {
@@ -380,7 +382,8 @@ void OutputFolder::commit(std::initializer_list<std::string> replaced) {
       fs::rename(target, before.path() / "before");
     }
   } catch (const fs::filesystem_error& error) {
-    throw Error(ErrorCode::kIo, target.string(), "cannot be replaced: {}", error.code().message());
+    throw Error(write_error(error.code().value()), target.string(), "cannot be replaced: {}",
+                error.code().message());
   }
   temporary_.take_place();
 }

@@ -28,6 +28,8 @@ ApiError api_error(const Error& error) {
       return made(409, "fell_back");
     case ErrorCode::kCancelled:
       return made(409, "cancelled");
+    case ErrorCode::kDiskFull:
+      return made(507, "disk_full");
     case ErrorCode::kIo:
       break;
   }

@@ -4,6 +4,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
+#include "halftone/base/text.h"
 #include "halftone/server/api.h"
 
 namespace halftone {
@@ -49,10 +50,24 @@ HttpResponse list_jobs(ApiContext& api, const ApiCall& call) {
   return json_response(out);
 }
 
+// Where it lies on this machine, if it does.
+std::optional<fs::path> file_here(const ApiContext& api, const StoredFile& file) {
+  if (file.path.empty()) return std::nullopt;
+  std::error_code error;
+  const fs::path real = fs::canonical(api.folders.root / file.path, error);
+  if (error) return std::nullopt;
+  const fs::path below = real.lexically_relative(fs::canonical(api.folders.root, error));
+  if (error || below.empty() || *below.begin() == ".." || !fs::is_regular_file(real, error)) {
+    return std::nullopt;
+  }
+  return real;
+}
+
 HttpResponse job_file(ApiContext& api, const ApiCall& call) {
-  find_job(api, call.path.at("id"));
-  const auto file = api.store.file(call.path.at("id"), call.path.at("name"));
-  if (!file) throw not_found("this job has no such file");
+  const StoredJob job = find_job(api, call.path.at("id"));
+  const std::vector<StoredFile> files = api.store.files(job.id);
+  const auto file = std::ranges::find(files, call.path.at("name"), &StoredFile::name);
+  if (file == files.end()) throw not_found("this job has no such file");
   HttpResponse response;
   response.type = file->type;
   // Results do not change under their names once a job has ended; pages run where nothing is ours.
@@ -67,19 +82,20 @@ HttpResponse job_file(ApiContext& api, const ApiCall& call) {
     response.headers.emplace_back("Content-Disposition",
                                   fmt::format("attachment; filename=\"{}\"", file->name));
   }
-  if (file->path.empty()) {
-    response.body = file->bytes;
+  if (const auto place = file_here(api, *file)) {
+    response.file = place->string();
     return response;
   }
-  const fs::path path = api.folders.root / file->path;
-  std::error_code error;
-  const fs::path real = fs::canonical(path, error);
-  const fs::path below = real.lexically_relative(fs::canonical(api.folders.root, error));
-  if (error || below.empty() || *below.begin() == ".." || !fs::is_regular_file(real, error)) {
-    throw not_found("this file is not there any more");
+  std::optional<StoredFile> stored = api.store.file(job.id, file->name);
+  if (stored && static_cast<int64_t>(stored->bytes.size()) == stored->size) {
+    response.body = std::move(stored->bytes);
+    return response;
   }
-  response.file = real.string();
-  return response;
+  if (!api.store.is_shared()) throw not_found("this file is not there any more");
+  throw not_found(
+      fmt::format("it is too large for the database ({}), and not in the data folder of this "
+                  "server: ask the one that made it, or give all of them the same folder",
+                  human_bytes(file->size)));
 }
 
 HttpResponse events_of(ApiContext& api, const ApiCall& call, const std::string& job) {
@@ -233,6 +249,7 @@ void add_job_routes(Router& router, ApiContext& api) {
                 if (!api.store.remove(job.id)) {
                   throw ApiError(409, "conflict", "", "the job has not ended: cancel it first");
                 }
+                api.previews.remove(job.id);
                 std::error_code ignored;
                 fs::remove_all(api.folders.run(job.id), ignored);
                 HttpResponse response;

@@ -165,7 +165,7 @@ void Datasets::create(const std::string& name) {
   std::error_code error;
   const bool taken = std::ranges::any_of(all(), [&](const auto& set) { return set.first == name; });
   if (taken || !fs::create_directory(path, error)) {
-    if (error) throw Error(ErrorCode::kIo, "name", "{}", error.message());
+    if (error) throw Error(write_error(error.value()), "name", "{}", error.message());
     throw ApiError(409, "conflict", "name", fmt::format("there is a dataset '{}' already", name));
   }
 }
@@ -192,6 +192,9 @@ bool Datasets::put(const std::string& name, const std::string& file, const std::
   }
   std::error_code error;
   fs::create_directories(path.parent_path(), error);
+  if (write_error(error.value()) == ErrorCode::kDiskFull) {
+    throw Error(ErrorCode::kDiskFull, "file", "{}", error.message());
+  }
   if (!is_folder(path.parent_path()) || is_folder(path)) {
     throw ApiError(409, "conflict", "file", "something else has this name");
   }
@@ -210,7 +213,11 @@ bool Datasets::put(const std::string& name, const std::string& file, const std::
     throw ApiError(415, "unsupported_media", "file", problem.message());
   }
   fs::rename(checked, path, error);
-  if (error) throw Error(ErrorCode::kIo, "file", "{}", error.message());
+  if (error) {
+    const std::error_code why = error;
+    fs::remove(checked, error);
+    throw Error(write_error(why.value()), "file", "{}", why.message());
+  }
   return is_new;
 }
 

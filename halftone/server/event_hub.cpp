@@ -7,6 +7,13 @@
 #include "halftone/server/api_error.h"
 
 namespace halftone {
+namespace {
+
+size_t bytes_of(const StoredEvent& event) {
+  return sizeof event + event.job.capacity() + event.type.capacity() + event.data.capacity();
+}
+
+}  // namespace
 
 EventHub::EventHub(Store& store) : store_(store) {
   last_ = first_missing_ = store_.last_sequence();
@@ -25,6 +32,7 @@ void EventHub::read() {
       const std::scoped_lock lock(mutex_);
       for (const StoredEvent& event : more) {
         events_.push_back(event);
+        bytes_ += bytes_of(events_.back());
         last_ = event.sequence;
         if (waiters_.empty() || !is_last(event)) continue;
         for (auto it = waiters_.begin(); it != waiters_.end();) {
@@ -36,8 +44,9 @@ void EventHub::read() {
           it = waiters_.erase(it);
         }
       }
-      while (events_.size() > kKept) {
+      while (bytes_ > kKeptBytes) {
         first_missing_ = events_.front().sequence;
+        bytes_ -= bytes_of(events_.front());
         events_.pop_front();
       }
       if (more.size() < kAtOnce) break;
@@ -91,11 +100,20 @@ void EventHub::forget(int64_t waiter) {
 
 void EventHub::let_go() {
   std::map<int64_t, Waiter> waiters;
+  std::map<int64_t, std::function<void()>> watchers;
   {
     const std::scoped_lock lock(mutex_);
+    over_ = true;
     std::swap(waiters, waiters_);
+    watchers = watchers_;
   }
   for (const auto& [id, waiter] : waiters) waiter.ended();
+  for (const auto& [id, ready] : watchers) ready();
+}
+
+bool EventHub::is_over() const {
+  const std::scoped_lock lock(mutex_);
+  return over_;
 }
 
 void EventHub::unwatch(int64_t watcher) {
@@ -134,6 +152,7 @@ std::optional<std::string> EventStream::next() {
   std::string text;
   if (!begun_) text = "retry: 2000\n\n";
   begun_ = true;
+  const bool over = hub_.is_over();  // asked before, so that nothing told until then is left out
   std::vector<StoredEvent> more;
   try {
     more = hub_.after(after_, job_, kAtOnce);
@@ -147,6 +166,7 @@ std::optional<std::string> EventStream::next() {
     ended_ = !job_.empty() && is_last(event) && &event == &more.back() &&
              hub_.after(after_, job_, 1).empty();
   }
+  if (over && text.empty()) return std::nullopt;
   return text;
 }
 

@@ -34,17 +34,19 @@ class EventHub {
   // it is taken back before.
   int64_t when_ended(const std::string& job, std::function<void()> ended);
   void forget(int64_t waiter);
-  // Calls all who wait: there will be no more.
+  // Calls all who wait or watch: there will be no more.
   void let_go();
+  bool is_over() const;
 
  private:
   void read();
 
-  static constexpr size_t kKept = 4096;
+  static constexpr size_t kKeptBytes = 256 << 10;
   Store& store_;
   mutable std::mutex mutex_;
   std::mutex reading_;
   std::deque<StoredEvent> events_;  // the last ones, in order
+  size_t bytes_ = 0;                // that they take
   int64_t first_missing_ = 0;       // all after this are in `events_`
   int64_t last_ = 0;
   std::map<int64_t, std::function<void()>> watchers_;
@@ -54,6 +56,7 @@ class EventHub {
   };
   std::map<int64_t, Waiter> waiters_;
   int64_t next_watcher_ = 0;
+  bool over_ = false;
 };
 
 // Server-sent events: of one job until it has ended, or of all (an empty job) for ever.

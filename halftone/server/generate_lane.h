@@ -54,6 +54,8 @@ class GenerateLane {
   const std::string& hash();
   std::list<PictureRow>& rows() { return rows_; }
   double last_used = 0;
+  int users = 0;  // jobs that it is for, until they have ended
+  bool is_busy() const { return users > 0; }
 
   // What the engine is to do for a job; its adapters are loaded.
   GenerateRequest request_of(const nlohmann::json& request, Shelf& shelf);

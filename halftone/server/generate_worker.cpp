@@ -2,26 +2,28 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 
 #include "halftone/base/error.h"
 #include "halftone/base/threads.h"
-#include "halftone/engine/picture_text.h"
-#include "halftone/io/png.h"
 #include "halftone/runtime/devices.h"
 #include "halftone/server/api_error.h"
 #include "halftone/server/clock.h"
-#include "halftone/server/long_job.h"
 
 namespace halftone {
 namespace {
 
 using nlohmann::json;
-using nlohmann::ordered_json;
 
 }  // namespace
 
-GenerateWorker::GenerateWorker(const With& with, GenerateWorkerOptions options)
-    : with_(with), options_(options), thread_([this] { run(); }) {}
+GenerateWorker::GenerateWorker(const With& with, const GenerateWorkerOptions& options)
+    : with_(with),
+      options_(options),
+      outbox_(with.store, with.log),
+      lanes_({with.engine, with.shelf, with.metrics, with.log, [this] { wake(); },
+              options.before_load}),
+      thread_([this] { run(); }) {}
 
 GenerateWorker::~GenerateWorker() { stop(0); }
 
@@ -34,6 +36,7 @@ void GenerateWorker::wake() {
 }
 
 void GenerateWorker::cancel(const std::vector<std::string>& ids) {
+  if (ids.empty()) return;
   {
     const std::scoped_lock lock(mutex_);
     for (const JobPtr& job : jobs_) {
@@ -55,32 +58,27 @@ void GenerateWorker::stop(double seconds) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return jobs_.empty(); });
     gives_back_ = true;
-    for (const auto& [key, lane] : lanes_) lane->end();
   }
+  lanes_.end_all();
   wake();
   thread_.join();
 }
 
-std::vector<std::string> GenerateWorker::loaded() const {
-  const std::scoped_lock lock(mutex_);
-  std::vector<std::string> keys;
-  for (const auto& [key, lane] : lanes_) keys.push_back(key);
-  return keys;
-}
-
 void GenerateWorker::run() {
-  for (;;) {
+  for (bool stepped = false;;) {
     {
       std::unique_lock lock(mutex_);
-      const bool idle = jobs_.empty() && waiting_ == nullptr;
-      if (idle && !stopping_ && !woken_) {
-        changed_.wait_for(lock, std::chrono::seconds(1), [&] { return woken_ || stopping_; });
+      const auto ends = [&] { return gives_back_ || (stopping_ && jobs_.empty()); };
+      // Nothing runs: until there is something to do, or someone's time is over.
+      if (!stepped) {
+        const std::chrono::milliseconds most(jobs_.empty() ? 1000 : 100);
+        changed_.wait_for(lock, most, [&] { return woken_ || ends(); });
       }
       woken_ = false;
-      if (gives_back_ || (stopping_ && jobs_.empty() && waiting_ == nullptr)) break;
+      if (ends()) break;
     }
     try {
-      work();
+      stepped = work();
     } catch (const Error& error) {  // of the store; what is under way stays
       with_.log.warn("the store cannot be reached", {{"why", error.what()}});
       std::this_thread::sleep_for(std::chrono::milliseconds(500));
@@ -90,21 +88,26 @@ void GenerateWorker::run() {
   changed_.notify_all();
 }
 
-void GenerateWorker::work() {
-  std::vector<JobChange> unsaved;
-  std::swap(unsaved, unsaved_);
-  for (JobChange& change : unsaved) apply(std::move(change));
+bool GenerateWorker::work() {
+  cancel(outbox_.put_again());
   end_unwanted();
   bool stopping = false;
   {
     const std::scoped_lock lock(mutex_);
     stopping = stopping_;
   }
-  if (!stopping && unsaved_.empty()) take_jobs();
+  take_loaded();
+  take_waiting();
+  // Others that fit would make those that wait do so for ever.
+  if (!stopping && outbox_.empty() && waiting_.empty()) take_jobs();
   fill_rows();
-  for (const auto& [key, lane] : lanes_) {
-    if (!lane->rows().empty()) step(*lane);
+  bool stepped = false;
+  for (GenerateLane* lane : lanes_.all()) {
+    if (lane->rows().empty()) continue;
+    step(*lane);
+    stepped = true;
   }
+  return stepped;
 }
 
 // Those that someone has cancelled, or whose time is over.
@@ -120,24 +123,25 @@ void GenerateWorker::end_unwanted() {
   }
 }
 
-void GenerateWorker::take_jobs() {
-  if (waiting_ != nullptr) {
-    const JobPtr job = waiting_;
-    waiting_ = nullptr;
-    if (job->cancelled) return;  // ended already
-    take(job);
-    if (waiting_ != nullptr) return;
+// As many of a model as it can make together. While one is loaded, those of others that would have
+// to be are left to wait in the queue.
+JobWish GenerateWorker::wish() const {
+  std::map<std::string, int> wanted;
+  for (const JobPtr& job : jobs_) wanted[job->stored.model] += job->asked.count - job->ended;
+  JobWish wish{{"generate"}, {}, {}};
+  for (const auto& [key, pictures] : wanted) {
+    if (pictures >= options_.most_rows) wish.not_models.push_back(key);
   }
-  for (;;) {
-    JobWish wish{{"generate"}, {}, {}};
-    for (const auto& [key, lane] : lanes_) {
-      size_t wanted = 0;
-      for (const JobPtr& job : jobs_of(*lane)) {
-        wanted += static_cast<size_t>(job->asked.count - job->ended);
-      }
-      if (wanted >= static_cast<size_t>(options_.most_rows)) wish.not_models.push_back(key);
-    }
-    std::optional<StoredJob> stored = with_.store.claim(wish);
+  if (!lanes_.loading().empty()) {
+    wish.models = lanes_.keys();
+    wish.models.push_back(lanes_.loading());
+  }
+  return wish;
+}
+
+void GenerateWorker::take_jobs() {
+  while (waiting_.empty()) {
+    std::optional<StoredJob> stored = with_.store.claim(wish());
     if (!stored) return;
     auto job = std::make_shared<PictureJob>();
     job->stored = std::move(*stored);
@@ -152,7 +156,34 @@ void GenerateWorker::take_jobs() {
       jobs_.push_back(job);
     }
     take(job);
-    if (waiting_ != nullptr) return;  // others that fit would make it wait for ever
+  }
+}
+
+// Those for which there was no memory.
+void GenerateWorker::take_waiting() {
+  std::vector<JobPtr> jobs;
+  std::swap(jobs, waiting_);
+  for (const JobPtr& job : jobs) take(job);
+}
+
+// A model has come, or has not.
+void GenerateWorker::take_loaded() {
+  const std::optional<GenerateLanes::Outcome> outcome = lanes_.take();
+  if (!outcome) return;
+  std::vector<JobPtr> jobs;
+  std::swap(jobs, loading_);
+  const bool no_room = outcome->error && outcome->error->code() == ErrorCode::kOutOfMemory;
+  const bool again = no_room && lanes_.evict_one(nullptr);
+  if (no_room && !again && lanes_.any_busy(nullptr)) {
+    waiting_.insert(waiting_.end(), jobs.begin(), jobs.end());
+    return;
+  }
+  for (const JobPtr& job : jobs) {
+    if (outcome->error && !again) {
+      fail(job, *outcome->error);
+    } else {
+      take(job);
+    }
   }
 }
 
@@ -161,9 +192,10 @@ void GenerateWorker::take(const JobPtr& job) {
     GenerateLane* lane = lane_for(job);
     if (lane == nullptr) return;
     job->asked = lane->request_of(job->request, with_.shelf);
-    if (!has_room(job, *lane)) return;
+    if (!has_room(job, *lane)) return waiting_.push_back(job);
     const std::scoped_lock lock(mutex_);
     job->lane = lane;
+    ++lane->users;
     if (!job->cancelled) lane->want(1);
   } catch (const ApiError& error) {
     finish(job, JobState::kFailed, dump(error_json(error)["error"]));
@@ -176,51 +208,29 @@ void GenerateWorker::take(const JobPtr& job) {
 
 GenerateLane* GenerateWorker::lane_for(const JobPtr& job) {
   const std::string& key = job->stored.model;
-  for (const auto& [name, lane] : lanes_) {
-    if (name == key) return lane.get();
+  if (GenerateLane* lane = lanes_.find(key)) return lane;
+  if (!lanes_.loading().empty() && lanes_.loading() != key) {
+    waiting_.push_back(job);
+    return nullptr;
+  }
+  if (lanes_.loading().empty()) {
+    lanes_.load(key, with_.shelf.model(job->request.at("model")), job->request.at("precision"));
   }
   tell_progress(job, "loading", true);
-  const std::shared_ptr<const ModelOnShelf> model = with_.shelf.model(job->request.at("model"));
-  const std::string precision = job->request.at("precision");
-  for (;;) {
-    try {
-      auto lane = std::make_unique<GenerateLane>(with_.engine, with_.shelf, *model, precision);
-      with_.log.info("model loaded", {{"model", key}, {"seconds", lane->loaded().seconds}});
-      for (const std::string& line : lane->loaded().fallbacks) {
-        with_.metrics.add("halftone_fallbacks_total");
-        with_.log.warn("fallback", {{"model", key}, {"what", line}});
-      }
-      const std::scoped_lock lock(mutex_);
-      lanes_.emplace_back(key, std::move(lane));
-      return lanes_.back().second.get();
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kOutOfMemory || !evict_one(nullptr)) {
-        const bool others =
-            std::ranges::any_of(lanes_, [&](const auto& entry) { return is_busy(*entry.second); });
-        if (error.code() != ErrorCode::kOutOfMemory || !others) throw;
-        waiting_ = job;
-        return nullptr;
-      }
-    }
-  }
+  loading_.push_back(job);
+  return nullptr;
 }
 
-// For one more picture at least.
+// For one more picture at least; false: it has to wait for others.
 bool GenerateWorker::has_room(const JobPtr& job, GenerateLane& lane) {
   if (lane.room_for(job->asked, 1, options_.max_memory, 0) > 0) return true;
   // What cannot fit evicts nobody.
-  const bool others = std::ranges::any_of(lanes_, [&](const auto& entry) {
-    return entry.second.get() != &lane && is_busy(*entry.second);
-  });
-  if (lane.room_for(job->asked, 1, options_.max_memory, idle_bytes(lane)) > 0) {
-    while (evict_one(&lane)) {
+  if (lane.room_for(job->asked, 1, options_.max_memory, lanes_.idle_bytes(lane)) > 0) {
+    while (lanes_.evict_one(&lane)) {
       if (lane.room_for(job->asked, 1, options_.max_memory, 0) > 0) return true;
     }
   }
-  if (others || is_busy(lane)) {
-    waiting_ = job;
-    return false;
-  }
+  if (lanes_.any_busy(nullptr)) return false;
   const ModelMemory memory = lane.planned(job->asked, 1);
   check_memory(lane.loaded(), memory, options_.max_memory);
   throw Error(ErrorCode::kOutOfMemory, "size", "needs more memory than there is");
@@ -287,190 +297,6 @@ void GenerateWorker::step(GenerateLane& lane) {
     if (done.owner->lane == nullptr) row = lane.rows().begin();
   }
   lane.last_used = steady_seconds();
-}
-
-void GenerateWorker::finish_picture(GenerateLane& lane, const PictureRow& row) {
-  const JobPtr job = row.owner;
-  if (job->lane == nullptr) return;  // it has ended
-  try {
-    const double start = steady_seconds();
-    const Tensor image = lane.picture(row);
-    with_.metrics.add("halftone_decode_seconds_total", steady_seconds() - start);
-    with_.metrics.add("halftone_pictures_total");
-    StoredFile file;
-    file.name = fmt::format("{}.png", row.index + 1);
-    file.type = "image/png";
-    file.bytes = encode_png(image, picture_text(lane.loaded(), job->asked, lane.hash(), row.index));
-    file.size = static_cast<int64_t>(file.bytes.size());
-    ordered_json details = {{"media", "image"},
-                            {"width", image.shape()[2]},
-                            {"height", image.shape()[1]},
-                            {"seed", job->asked.seed + static_cast<uint64_t>(row.index)}};
-    file.details = dump(details);
-    ordered_json result = {{"name", file.name}, {"type", file.type}};
-    result.update(details);
-    result["url"] = fmt::format("/api/jobs/{}/files/{}", job->stored.id, file.name);
-    result["bytes"] = file.size;
-    JobChange change;
-    change.job = job->stored.id;
-    change.files.push_back(std::move(file));
-    change.events.emplace_back("result",
-                               dump(ordered_json{{"job", job->stored.id}, {"result", result}}));
-    ++job->ended;
-    if (job->ended < job->asked.count) return apply(std::move(change));
-    const std::vector<std::string> fallbacks = run_fallbacks(lane.loaded(), lane.pipeline());
-    std::vector<std::string> all = lane.loaded().fallbacks;
-    all.insert(all.end(), fallbacks.begin(), fallbacks.end());
-    job->summary = {{"precision", choice_json(lane.loaded().precision)},
-                    {"device", choice_json(lane.loaded().device)},
-                    {"seconds", steady_seconds() - job->started},
-                    {"fallbacks", all}};
-    for (const std::string& line : all) {
-      change.events.emplace_back("fallback",
-                                 dump(ordered_json{{"job", job->stored.id}, {"message", line}}));
-    }
-    apply(std::move(change));
-    finish(job, JobState::kDone);
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kCancelled) return;  // it is ended next, or given back
-    fail(job, error);
-  }
-}
-
-void GenerateWorker::show_preview(GenerateLane& lane, const PictureRow& row) {
-  try {
-    const JobPtr& job = row.owner;
-    with_.previews.put(job->stored.id, encode_png(lane.preview(row)));
-    JobChange change;
-    change.job = job->stored.id;
-    change.events.emplace_back(
-        "preview",
-        dump(ordered_json{{"job", job->stored.id},
-                          {"step", row.job.step()},
-                          {"index", row.index},
-                          {"url", fmt::format("/api/jobs/{}/preview?step={}-{}", job->stored.id,
-                                              row.index, row.job.step())}}));
-    apply(std::move(change));
-  } catch (const Error&) {  // only a preview
-  }
-}
-
-void GenerateWorker::tell_progress(const JobPtr& job, const char* stage, bool now) {
-  const double time = steady_seconds();
-  if (!now && time - job->progress_told < options_.progress_every) return;
-  job->progress_told = time;
-  ordered_json progress = {{"stage", stage}, {"done", job->steps_done}, {"total", job->steps()}};
-  const double taken = time - job->started;
-  progress["seconds_left"] = nullptr;
-  if (job->steps_done > 0) {
-    progress["seconds_left"] = taken / static_cast<double>(job->steps_done) *
-                               static_cast<double>(job->steps() - job->steps_done);
-  }
-  JobChange change;
-  change.job = job->stored.id;
-  change.progress = dump(progress);
-  ordered_json event = {{"job", job->stored.id}};
-  event.update(progress);
-  change.events.emplace_back("progress", dump(event));
-  apply(std::move(change));
-}
-
-void GenerateWorker::finish(const JobPtr& job, JobState state, const std::string& error) {
-  if (job->lane != nullptr) {
-    job->lane->rows().remove_if([&](const PictureRow& row) { return row.owner == job; });
-  }
-  {
-    const std::scoped_lock lock(mutex_);
-    if (job->lane != nullptr && !job->cancelled) job->lane->want(-1);
-    job->lane = nullptr;
-    jobs_.remove(job);
-  }
-  if (waiting_ == job) waiting_ = nullptr;
-  with_.previews.forget(job->stored.id);
-  JobChange change;
-  change.job = job->stored.id;
-  change.state = state;
-  change.error = error;
-  if (state == JobState::kDone) change.summary = dump(job->summary);
-  apply(std::move(change));
-  with_.metrics.add(
-      fmt::format("halftone_jobs_total{{kind=\"generate\",state=\"{}\"}}", to_string(state)));
-  with_.log.info("job ended", {{"job", job->stored.id},
-                               {"kind", "generate"},
-                               {"state", to_string(state)},
-                               {"model", job->stored.model},
-                               {"seconds", steady_seconds() - job->started},
-                               {"error", error}});
-  changed_.notify_all();
-}
-
-void GenerateWorker::fail(const JobPtr& job, const Error& error) {
-  finish(job, JobState::kFailed, dump(error_json(api_error(error))["error"]));
-}
-
-void GenerateWorker::fail_lane(GenerateLane& lane, const Error& error) {
-  for (const JobPtr& job : jobs_of(lane)) fail(job, error);
-}
-
-void GenerateWorker::give_back_all() {
-  for (const JobPtr& job : std::list<JobPtr>(jobs_)) {
-    JobChange change;
-    change.job = job->stored.id;
-    change.state = JobState::kQueued;
-    change.progress = "";
-    try {
-      apply(std::move(change));
-    } catch (const Error&) {  // its lease will run out
-    }
-    const std::scoped_lock lock(mutex_);
-    jobs_.remove(job);
-  }
-}
-
-void GenerateWorker::apply(JobChange change) {
-  // In order: no job is done before its pictures are there.
-  const bool waits = std::ranges::any_of(
-      unsaved_, [&](const JobChange& other) { return other.job == change.job; });
-  if (waits) return unsaved_.push_back(std::move(change));
-  try {
-    const std::vector<std::string> lost = with_.store.apply({&change, 1});
-    if (!lost.empty()) cancel(lost);  // another server has them
-  } catch (const Error& error) {
-    const bool matters = change.state || !change.files.empty();
-    with_.log.warn("not stored", {{"job", change.job}, {"why", error.what()}});
-    if (matters) unsaved_.push_back(std::move(change));
-  }
-}
-
-bool GenerateWorker::is_busy(const GenerateLane& lane) const { return !jobs_of(lane).empty(); }
-
-std::vector<GenerateWorker::JobPtr> GenerateWorker::jobs_of(const GenerateLane& lane) const {
-  std::vector<JobPtr> found;
-  for (const JobPtr& job : jobs_) {
-    if (job->lane == &lane) found.push_back(job);
-  }
-  return found;
-}
-
-int64_t GenerateWorker::idle_bytes(const GenerateLane& except) const {
-  int64_t bytes = 0;
-  for (const auto& [key, lane] : lanes_) {
-    if (!is_busy(*lane) && lane.get() != &except) bytes += lane->held();
-  }
-  return bytes;
-}
-
-bool GenerateWorker::evict_one(const GenerateLane* except) {
-  auto oldest = lanes_.end();
-  for (auto it = lanes_.begin(); it != lanes_.end(); ++it) {
-    if (is_busy(*it->second) || it->second.get() == except) continue;
-    if (oldest == lanes_.end() || it->second->last_used < oldest->second->last_used) oldest = it;
-  }
-  if (oldest == lanes_.end()) return false;
-  with_.log.info("model evicted", {{"model", oldest->first}});
-  const std::scoped_lock lock(mutex_);
-  lanes_.erase(oldest);
-  return true;
 }
 
 }  // namespace halftone

@@ -176,6 +176,12 @@ class HttpServer::Impl {
     });
   }
   void stop() {
+    ending_ = true;
+    constexpr std::chrono::milliseconds kLook(5), kMost(2000);
+    const bool runs = !threads_.empty() && !context_.stopped();
+    for (auto waited = kLook; runs && answering_ > 0 && waited < kMost; waited += kLook) {
+      std::this_thread::sleep_for(kLook);
+    }
     context_.stop();
     for (std::thread& thread : threads_) {
       if (thread.joinable()) thread.join();
@@ -210,11 +216,17 @@ class HttpServer::Impl {
           co_await acceptor_.async_accept(asio::make_strand(context_), use_result);
       if (error == asio::error::operation_aborted) co_return;
       if (error) {  // no more descriptors, say: let some go first
+        if (options_.on_dropped) options_.on_dropped(error.message());
         Timer pause(acceptor_.get_executor(), std::chrono::milliseconds(100));
         co_await pause.async_wait(use_result);
         continue;
       }
-      if (connections_ >= options_.most_connections) continue;  // closes it
+      if (connections_ >= options_.most_connections) {
+        if (options_.on_dropped) {
+          options_.on_dropped(fmt::format("{} are open already", options_.most_connections));
+        }
+        continue;  // closes it
+      }
       ++connections_;
       const auto strand = socket.get_executor();
       asio::co_spawn(strand, session(std::move(socket)),
@@ -224,6 +236,17 @@ class HttpServer::Impl {
 
   using Parser = http::request_parser<http::string_body>;
 
+  class Answering {
+   public:
+    explicit Answering(std::atomic<int>& count) : count_(count) { ++count_; }
+    ~Answering() { --count_; }
+    Answering(const Answering&) = delete;
+    Answering& operator=(const Answering&) = delete;
+
+   private:
+    std::atomic<int>& count_;
+  };
+
   awaitable<void> session(tcp::socket socket) {
     error_code ignored;
     socket.set_option(tcp::no_delay(true), ignored);
@@ -232,6 +255,7 @@ class HttpServer::Impl {
     for (bool first = true;; first = false) {
       Parser parser;
       parser.header_limit(32 << 10);
+      parser.body_limit(boost::none);  // until it is known what the body is for
       stream.expires_after(first ? options_.header_timeout : options_.idle_timeout);
       auto [error, size] = co_await http::async_read_header(stream, buffer, parser, use_result);
       if (error == http::error::end_of_stream || error == beast::error::timeout) break;
@@ -239,10 +263,11 @@ class HttpServer::Impl {
         co_await refuse(stream, error);
         break;
       }
+      const Answering counted(answering_);
       if (!co_await read_body(stream, buffer, parser)) break;
       const bool keep_alive = parser.get().keep_alive();
       if (!co_await answer(stream, parser.release())) break;
-      if (!keep_alive) break;
+      if (!keep_alive || ending_) break;
     }
     stream.socket().shutdown(tcp::socket::shutdown_send, ignored);
   }
@@ -413,10 +438,11 @@ class HttpServer::Impl {
 
   HttpOptions options_;
   HttpHandler handler_;
+  std::atomic<int> connections_{0}, answering_{0};  // outlive the coroutines that count in them
+  std::atomic<bool> ending_{false};
   asio::io_context context_;
   tcp::acceptor acceptor_;
   uint16_t port_ = 0;
-  std::atomic<int> connections_{0};
   std::vector<std::thread> threads_;
 };
 

@@ -23,6 +23,8 @@ struct HttpOptions {
   std::function<uint64_t(const std::string& method, const std::string& path)> most_bytes;
   // Of an answer to what is no HTTP or is too large, by status and reason.
   std::function<HttpResponse(int status, const std::string& reason)> refusal;
+  // Of a connection that was closed unheard, and why. From one thread.
+  std::function<void(const std::string& why)> on_dropped;
 };
 
 class HttpServer {
@@ -38,7 +40,8 @@ class HttpServer {
   int connections() const;
   // No new connections; those that are there may finish what they are at.
   void stop_listening();
-  // Ends everything, and returns when all threads have.
+  // Answers that are under way get two seconds to end; then everything does. Returns when all
+  // threads have.
   void stop();
 
  private:

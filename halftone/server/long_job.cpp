@@ -1,5 +1,8 @@
 #include "halftone/server/long_job.h"
 
+#include <fstream>
+#include <iterator>
+
 #include "halftone/base/error.h"
 #include "halftone/server/api_error.h"
 #include "halftone/server/clock.h"
@@ -9,6 +12,13 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
+
+std::string read_bytes(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file) throw Error(ErrorCode::kIo, path.string(), "cannot be read");
+  return bytes;
+}
 
 }  // namespace
 
@@ -29,11 +39,28 @@ DataFolders::DataFolders(const fs::path& root_)
 LongJob::LongJob(const With& with, StoredJob stored)
     : with_(with),
       stored_(std::move(stored)),
-      request_(nlohmann::json::parse(stored_.request, nullptr, false)) {}
+      request_(nlohmann::json::parse(stored_.request, nullptr, false)),
+      outbox_(with_.store, with_.log) {}
 
 bool LongJob::late() const { return stored_.deadline > 0 && wall_seconds() > stored_.deadline; }
 
 bool LongJob::ended() const { return cancelled_ || given_back_ || late(); }
+
+bool LongJob::put(JobChange change) {
+  put_again();
+  note_lost(outbox_.put(std::move(change)));
+  return outbox_.empty();
+}
+
+bool LongJob::put_again() {
+  if (!outbox_.empty()) note_lost(outbox_.put_again());
+  return outbox_.empty();
+}
+
+void LongJob::note_lost(const std::vector<std::string>& lost) {
+  if (lost.empty() || given_back_.exchange(true)) return;
+  with_.log.warn("another server has this job", {{"job", stored_.id}});
+}
 
 void LongJob::tell(const std::string& type, const ordered_json& fields) {
   ordered_json data = {{"job", stored_.id}};
@@ -41,7 +68,7 @@ void LongJob::tell(const std::string& type, const ordered_json& fields) {
   JobChange change;
   change.job = stored_.id;
   change.events.emplace_back(type, dump(data));
-  with_.store.apply({&change, 1});
+  put(std::move(change));
 }
 
 void LongJob::tell_progress(const ordered_json& progress, bool important) {
@@ -55,7 +82,7 @@ void LongJob::tell_progress(const ordered_json& progress, bool important) {
   change.job = stored_.id;
   change.progress = dump(progress);
   change.events.emplace_back("progress", dump(data));
-  with_.store.apply({&change, 1});
+  put(std::move(change));
 }
 
 void LongJob::add_file(const std::string& name, const std::string& type, const fs::path& path,
@@ -67,6 +94,7 @@ void LongJob::add_file(const std::string& name, const std::string& type, const f
   std::error_code ignored;
   file.size = static_cast<int64_t>(fs::file_size(path, ignored));
   file.details = dump(details);
+  if (with_.store.is_shared() && file.size <= kMostSharedBytes) file.bytes = read_bytes(path);
   ordered_json result = {{"name", name}, {"type", type}};
   result.update(details);
   result["url"] = fmt::format("/api/jobs/{}/files/{}", stored_.id, name);
@@ -75,7 +103,7 @@ void LongJob::add_file(const std::string& name, const std::string& type, const f
   change.job = stored_.id;
   change.files.push_back(std::move(file));
   change.events.emplace_back("result", dump(ordered_json{{"job", stored_.id}, {"result", result}}));
-  with_.store.apply({&change, 1});
+  put(std::move(change));
 }
 
 void LongJob::add_fallbacks(const std::vector<std::string>& lines) {

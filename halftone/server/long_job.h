@@ -10,6 +10,7 @@
 
 #include "halftone/engine/engine.h"
 #include "halftone/server/datasets.h"
+#include "halftone/server/outbox.h"
 #include "halftone/server/shelf.h"
 #include "halftone/server/store.h"
 
@@ -32,6 +33,7 @@ class LongJob {
     Store& store;
     Datasets& datasets;
     const DataFolders& folders;
+    Log& log;
   };
   LongJob(const With& with, StoredJob stored);
 
@@ -52,16 +54,25 @@ class LongJob {
   // The same as an event and as the job's progress; not more often than ten times a second, unless
   // it is `important`.
   void tell_progress(const nlohmann::ordered_json& progress, bool important = false);
-  // A result that lies below the data folder; `details` begins with its media.
+  // A result that lies below the data folder; `details` begins with its media. Where other servers
+  // share the store, it is kept there too, unless it is larger than this.
+  static constexpr int64_t kMostSharedBytes = int64_t{128} << 20;
   void add_file(const std::string& name, const std::string& type, const std::filesystem::path& path,
                 const nlohmann::ordered_json& details);
   void add_fallbacks(const std::vector<std::string>& lines);
+  // Everything of this job is said through these, so that nothing overtakes: where the store cannot
+  // take it now, it waits for a later call. False: something waits.
+  bool put(JobChange change);
+  bool put_again();
 
  private:
+  void note_lost(const std::vector<std::string>& lost);
+
   With with_;
   StoredJob stored_;
   nlohmann::json request_;
   std::atomic<bool> cancelled_{false}, given_back_{false};
+  Outbox outbox_;
   double told_ = 0;
 };
 

@@ -111,20 +111,21 @@ void LongWorker::work(LongJob& job) {
   end(job, change);
 }
 
-// However long the store takes: what a job has come to is not forgotten.
+// However long the store takes: what a job has come to is not forgotten while the server runs.
 void LongWorker::end(LongJob& job, const JobChange& change) {
-  for (int tries = 0;; ++tries) {
-    try {
-      const std::vector<std::string> lost = with_.store.apply({&change, 1});
-      if (!lost.empty()) log_.warn("another server has this job", {{"job", change.job}});
-      break;
-    } catch (const Error& error) {
-      constexpr int kMostTries = 120;
-      log_.warn("not stored", {{"job", change.job}, {"why", error.what()}});
-      if (tries == kMostTries) return;  // its lease runs out, and another attempt will be made
-      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  bool stored = job.put(change);
+  for (int last_tries = 20; !stored && last_tries > 0; stored = job.put_again()) {
+    bool stopping = false;
+    {
+      std::unique_lock lock(mutex_);
+      stopping = changed_.wait_for(lock, std::chrono::milliseconds(500), [&] { return stopping_; });
     }
+    if (!stopping) continue;
+    --last_tries;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
+  // Otherwise it runs, as far as the store knows, and is begun again.
+  if (!stored) log_.warn("not stored", {{"job", change.job}});
   const std::string state = to_string(*change.state);
   metrics_.add(
       fmt::format("halftone_jobs_total{{kind=\"{}\",state=\"{}\"}}", job.stored().kind, state));

@@ -25,6 +25,7 @@ constexpr Described kDescribed[] = {
     {"halftone_fallbacks_total", "Times that something was done otherwise than asked for."},
     {"halftone_memory_bytes", "Memory of this process that is no file's."},
     {"halftone_connections", "Connections that are open."},
+    {"halftone_connections_dropped_total", "Connections that were closed unheard: too many."},
     {"halftone_models_loaded", "Models in memory, by precision."},
     {"halftone_requests_total", "Requests, by status."},
 };

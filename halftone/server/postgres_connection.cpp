@@ -142,8 +142,10 @@ Result Connection::checked(pg_result* result) {
   Result owned(result);
   const ExecStatusType status = PQresultStatus(result);
   if (status == PGRES_COMMAND_OK || status == PGRES_TUPLES_OK) return owned;
+  const char* state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+  const bool full = state != nullptr && std::string_view(state) == "53100";  // disk_full
   const char* primary = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
-  throw Error(ErrorCode::kIo, kWhere, "{}",
+  throw Error(full ? ErrorCode::kDiskFull : ErrorCode::kIo, kWhere, "{}",
               first_line(primary == nullptr ? PQerrorMessage(connection_.get()) : primary));
 }
 

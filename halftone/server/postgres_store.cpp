@@ -80,6 +80,27 @@ std::optional<StoredJob> PostgresStore::submit(const NewJob& job, int64_t most_q
   return made;
 }
 
+// Those that the change itself tells come later, and are looked at another time.
+void PostgresStore::thin_events(Connection& connection, const JobChange& change) {
+  if (!told_.is_due(change.job, change.events.size())) return;
+  const Result count =
+      connection.run("SELECT count(*) FROM halftone_events WHERE job = $1", change.job);
+  if (count.integer(0, 0) <= kMostEvents) return;
+  connection.run(
+      fmt::format(
+          "WITH repeated AS (SELECT sequence, type, time, row_number() OVER "
+          "  (PARTITION BY type ORDER BY sequence DESC) AS age FROM halftone_events"
+          "  WHERE job = $1 AND type IN ({})),"
+          " span AS (SELECT min(time) AS begin,"
+          "  greatest(max(time) - min(time), 1e-6) / $2::float8 AS length FROM repeated) "
+          "DELETE FROM halftone_events WHERE sequence IN (SELECT sequence FROM (SELECT sequence,"
+          "  age, row_number() OVER (PARTITION BY type, floor((time - begin) / length)"
+          "   ORDER BY sequence) AS nth FROM repeated, span) AS old"
+          " WHERE age > $3::bigint AND nth > 1)",
+          kRepeatedEvents),
+      change.job, kEventSpans, kRecentEvents);
+}
+
 void PostgresStore::apply_one(Connection& connection, const JobChange& change, HeldJobs& held,
                               Events& events) {
   const std::string& id = change.job;
@@ -98,7 +119,9 @@ void PostgresStore::apply_one(Connection& connection, const JobChange& change, H
         id, file.name, file.type, file.details, file.path, size_of(file), Blob{file.bytes});
   }
   for (const auto& [type, data] : change.events) events.push_back({0, id, type, data, 0});
+  thin_events(connection, change);
   if (!change.state) return;
+  told_.forget(id);
   connection.run(
       "UPDATE halftone_jobs SET summary = CASE WHEN $2 = '' THEN summary ELSE $2 END, "
       "error = CASE WHEN $3 = '' THEN error ELSE $3 END, attempts = attempts - $4::int "

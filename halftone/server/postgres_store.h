@@ -38,6 +38,7 @@ class PostgresStore final : public Store {
 
   std::string name() const override { return "postgresql"; }
   std::string server() const override { return server_; }
+  bool is_shared() const override { return true; }
 
   std::optional<StoredJob> submit(const NewJob& job, int64_t most_queued) override;
   std::optional<StoredJob> find(const std::string& id) override;
@@ -84,6 +85,7 @@ class PostgresStore final : public Store {
   void end(Connection& connection, const std::string& id, const std::string& kind, JobState state,
            Events& events);
   void take_over(Connection& connection);
+  void thin_events(Connection& connection, const JobChange& change);
   // Tells the events, and everyone that there is something new.
   void commit(Connection& connection, Transaction& transaction, const Events& events);
 
@@ -95,6 +97,7 @@ class PostgresStore final : public Store {
   const double lease_seconds_;
   Pool pool_;
   Places places_;
+  EventCounts told_;
   std::optional<Listener> listener_;  // the last member: its thread uses the others
 };
 

@@ -12,6 +12,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/version.h"
+#include "halftone/io/output.h"
 #include "halftone/server/api.h"
 #include "halftone/server/clock.h"
 #include "halftone/server/generate_worker.h"
@@ -27,8 +28,29 @@ bool is_local(const std::string& host) {
   return host == "::1" || host == "localhost" || host.starts_with("127.");
 }
 
-ShelfOptions shelf_options(const ServerOptions& options, const DataFolders& folders) {
+// An adapter that another server has trained comes from the store, where this one has none of its
+// name.
+bool fetch_adapter(Store& store, const DataFolders& folders, const std::string& name) {
+  constexpr int kMost = 1000;  // trainings, the latest
+  for (const StoredJob& job : store.list({"train", JobState::kDone, "", kMost})) {
+    const auto request = nlohmann::json::parse(job.request, nullptr, false);
+    if (!request.is_object() || request.value("name", "") != name) continue;
+    const std::string file = name + ".safetensors";
+    const std::optional<StoredFile> stored = store.file(job.id, file);
+    if (!stored || stored->bytes.empty() || request.value("mode", "") != "lora") continue;
+    write_file(folders.loras / file, stored->bytes);
+    return true;
+  }
+  return false;
+}
+
+ShelfOptions shelf_options(const ServerOptions& options, const DataFolders& folders, Store& store) {
   ShelfOptions shelf;
+  if (store.is_shared()) {
+    shelf.fetch_adapter = [&](const std::string& name) {
+      return fetch_adapter(store, folders, name);
+    };
+  }
   shelf.models = options.models;
   if (const std::string shipped = default_model(); !shipped.empty()) {
     shelf.models.emplace_back(shipped);
@@ -111,7 +133,7 @@ class Server::Impl {
         log_(options.log),
         folders_(options.data),
         store_(open_store(options, StoreUse::kServer)),
-        shelf_(engine, shelf_options(options, folders_)),
+        shelf_(engine, shelf_options(options, folders_, *store_)),
         datasets_(folders_.datasets, options.datasets),
         hub_(*store_),
         auth_(*store_, whose_need(options), known_hosts(options)),
@@ -158,7 +180,7 @@ class Server::Impl {
     pictures_ = std::make_unique<GenerateWorker>(
         GenerateWorker::With{engine, shelf_, *store_, metrics_, previews_, log_}, worker);
     long_work_ = std::make_unique<LongWorker>(
-        LongJob::With{engine, shelf_, *store_, datasets_, folders_}, metrics_, log_);
+        LongJob::With{engine, shelf_, *store_, datasets_, folders_, log_}, metrics_, log_);
     ticker_ = std::thread([this] { tick(); });
     http_->start();
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -196,9 +218,7 @@ class Server::Impl {
     if (ticker_.joinable()) ticker_.join();
     hub_.let_go();
     if (http_ != nullptr) http_->stop_listening();
-    // Answers to those who waited are on their way.
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    if (http_ != nullptr) http_->stop();
+    if (http_ != nullptr) http_->stop();  // answers to those who waited are on their way
     log_.info("stopped");
   }
 
@@ -207,6 +227,8 @@ class Server::Impl {
     HttpOptions http;
     http.host = options_.host == "localhost" ? "127.0.0.1" : options_.host;
     http.port = options_.port;
+    http.most_connections = options_.most_connections;
+    http.on_dropped = [this](const std::string& why) { connection_dropped(why); };
     http.most_bytes = [this](const std::string& method, const std::string& path) -> uint64_t {
       constexpr uint64_t kJson = 1 << 20;
       try {
@@ -255,6 +277,18 @@ class Server::Impl {
     }
   }
 
+  // A flood of connections is not to become one of lines.
+  void connection_dropped(const std::string& why) {
+    metrics_.add("halftone_connections_dropped_total");
+    ++dropped_;
+    constexpr double kEvery = 10;  // seconds
+    const double now = steady_seconds();
+    if (dropped_told_ > 0 && now - dropped_told_ < kEvery) return;
+    log_.warn("connections dropped", {{"count", dropped_}, {"why", why}});
+    dropped_ = 0;
+    dropped_told_ = now;
+  }
+
   // What has to be done now and then.
   void tick() {
     for (int count = 0;; ++count) {
@@ -296,6 +330,8 @@ class Server::Impl {
   std::condition_variable tick_now_;
   bool ended_ = false;
   std::thread ticker_;
+  int64_t dropped_ = 0;  // connections since the line that told of some; of one thread
+  double dropped_told_ = 0;
   std::unique_ptr<HttpServer> http_;  // goes first: its requests use all of the others
 };
 

@@ -24,6 +24,7 @@ struct ServerOptions {
   int threads = 0;
   double threshold = 0.99;
   int most_rows = 8;
+  int most_connections = 1024;
   int64_t max_memory = 0;
   bool open = false;               // no keys are needed, although other machines can reach it
   std::vector<std::string> hosts;  // more names that it is reached by

@@ -184,9 +184,17 @@ std::shared_ptr<const ModelOnShelf> Shelf::model(const std::string& id) {
 
 AdapterOnShelf Shelf::adapter(const std::string& name) {
   std::string names;
-  for (const AdapterOnShelf& adapter : adapters()) {
-    if (adapter.name == name) return adapter;
-    names += (names.empty() ? "" : ", ") + adapter.name;
+  const auto find = [&]() -> std::optional<AdapterOnShelf> {
+    names.clear();
+    for (AdapterOnShelf& adapter : adapters()) {
+      if (adapter.name == name) return std::move(adapter);
+      names += (names.empty() ? "" : ", ") + adapter.name;
+    }
+    return std::nullopt;
+  };
+  if (const auto found = find()) return *found;
+  if (options_.fetch_adapter && options_.fetch_adapter(name)) {
+    if (const auto found = find()) return *found;
   }
   throw invalid("loras",
                 fmt::format("'{}' is {}{}", printable(name),

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -23,6 +24,8 @@ struct ShelfOptions {
   std::string device = "auto";
   int threads = 0;
   double threshold = 0.99;
+  // Asked for an adapter that is in no folder; true: it is now.
+  std::function<bool(const std::string& name)> fetch_adapter;
 };
 
 struct ModelOnShelf {

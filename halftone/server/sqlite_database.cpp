@@ -74,10 +74,13 @@ sqlite3_stmt* Database::prepared(const std::string& sql) {
 
 void Database::check(int result) const {
   if (result == SQLITE_OK) return;
+  if ((result & 0xFF) == SQLITE_FULL) {
+    throw Error(ErrorCode::kDiskFull, path_, "the disk is full, and nothing was stored");
+  }
   const int reason = sqlite3_system_errno(handle_.get());
   const bool by_system = (result & 0xFF) == SQLITE_IOERR || (result & 0xFF) == SQLITE_CANTOPEN;
   if (by_system && reason != 0) {
-    throw Error(ErrorCode::kIo, path_, "{}: {}", sqlite3_errmsg(handle_.get()),
+    throw Error(write_error(reason), path_, "{}: {}", sqlite3_errmsg(handle_.get()),
                 std::strerror(reason));
   }
   throw Error(ErrorCode::kIo, path_, "{}", sqlite3_errmsg(handle_.get()));

@@ -97,6 +97,26 @@ void SqliteStore::put_file(const std::string& job, const StoredFile& file) {
       job, file.name, file.type, file.details, file.path, size_of(file), Blob{file.bytes});
 }
 
+void SqliteStore::thin_events(const std::string& id, size_t told) {
+  if (!told_.is_due(id, told)) return;
+  {
+    Query count = database_.query("SELECT count(*) FROM events WHERE job = ?1", id);
+    if (!count.next() || count.integer(0) <= kMostEvents) return;
+  }
+  database_.run(
+      fmt::format(
+          "WITH repeated AS (SELECT sequence, type, time, row_number() OVER "
+          "  (PARTITION BY type ORDER BY sequence DESC) AS age FROM events"
+          "  WHERE job = ?1 AND type IN ({})),"
+          " span AS (SELECT min(time) AS begin, max(max(time) - min(time), 1e-6) / ?2 AS length"
+          "  FROM repeated) "
+          "DELETE FROM events WHERE sequence IN (SELECT sequence FROM (SELECT sequence, age, "
+          "  row_number() OVER (PARTITION BY type, CAST((time - begin) / length AS INTEGER)"
+          "   ORDER BY sequence) AS nth FROM repeated, span) WHERE age > ?3 AND nth > 1)",
+          kRepeatedEvents),
+      id, kEventSpans, kRecentEvents);
+}
+
 bool SqliteStore::apply_one(const JobChange& change) {
   const std::string& id = change.job;
   std::string kind;
@@ -117,7 +137,9 @@ bool SqliteStore::apply_one(const JobChange& change) {
   }
   for (const StoredFile& file : change.files) put_file(id, file);
   for (const auto& [type, data] : change.events) add_event(id, type, data);
+  thin_events(id, change.events.size());
   if (!change.state) return true;
+  told_.forget(id);
   if (!change.summary.empty()) {
     database_.run("UPDATE jobs SET summary = ?2 WHERE id = ?1", id, change.summary);
   }

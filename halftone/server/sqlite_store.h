@@ -27,6 +27,7 @@ class SqliteStore final : public Store {
 
   std::string name() const override { return "sqlite"; }
   std::string server() const override { return server_; }
+  bool is_shared() const override { return false; }
 
   std::optional<StoredJob> submit(const NewJob& job, int64_t most_queued) override;
   std::optional<StoredJob> find(const std::string& id) override;
@@ -65,6 +66,7 @@ class SqliteStore final : public Store {
   void give_back_running();
   void give_back(const std::string& id, const std::string& kind, bool cancelling);
   void end(const std::string& id, const std::string& kind, JobState state);
+  void thin_events(const std::string& id, size_t told);
   void add_event(const std::string& job, const std::string& type, const std::string& data);
   void add_state_event(const std::string& job, const std::string& kind, JobState state) {
     add_event(job, "state", state_event(job, kind, state));
@@ -76,6 +78,7 @@ class SqliteStore final : public Store {
   Database database_;
   std::string last_id_;
   Places places_;
+  EventCounts told_;
 };
 
 }  // namespace halftone::sqlite

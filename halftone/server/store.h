@@ -56,12 +56,13 @@ struct StoredEvent {
   double time = 0;
 };
 
-// A result. What is large lies in a file of its own, and has a path instead of bytes.
+// A result. What is large lies in a file of its own, and has a path; where other servers share the
+// store it may have its bytes as well.
 struct StoredFile {
   std::string name;     // "1.png", unique within its job
   std::string type;     // "image/png"
   std::string details;  // JSON: media, width, height, seed, ...
-  std::string bytes;    // empty where there is a path
+  std::string bytes;    // may be empty where there is a path
   std::string path;     // below the data folder
   int64_t size = 0;
 };
@@ -107,6 +108,7 @@ class Store {
 
   virtual std::string name() const = 0;    // "sqlite", "postgresql"
   virtual std::string server() const = 0;  // this one's name, which no other has
+  virtual bool is_shared() const = 0;      // with other servers, maybe
 
   // Queues a job, and tells its first event: state, {"job", "kind", "state"}. nullopt where
   // `most_queued` are waiting already.
@@ -143,7 +145,9 @@ class Store {
   // An ended job, with its events and files. False where there is none, or it has not ended.
   virtual bool remove(const std::string& id) = 0;
 
-  // After `sequence`, of one job or (empty) of all.
+  // After `sequence`, of one job or (empty) of all. Of a job that has told thousands of events,
+  // those that repeat themselves (progress, previews, checkpoints, points of curves) are thinned
+  // out: the latest are all there, and of the older ones as many as a chart can show.
   virtual std::vector<StoredEvent> events(int64_t after, const std::string& job, int limit) = 0;
   virtual int64_t last_sequence() = 0;
   virtual std::vector<StoredFile> files(const std::string& job) = 0;  // without their bytes

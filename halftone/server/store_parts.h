@@ -40,6 +40,36 @@ inline int64_t size_of(const StoredFile& file) {
   return file.bytes.empty() ? file.size : static_cast<int64_t>(file.bytes.size());
 }
 
+// Events that repeat themselves: a job's progress for weeks must not fill the disk. All of the
+// latest are kept of each type; of older ones the first of each of so many spans of time, which
+// become longer as the job does.
+inline constexpr int64_t kMostEvents = 4096;  // of a job, before any go
+inline constexpr int kRecentEvents = 512, kEventSpans = 1024;
+inline constexpr std::string_view kRepeatedEvents =
+    "'progress', 'preview', 'checkpoint', 'held_out', 'gradients'";
+
+// Whose events are to be looked at: now and then, of those that tell many.
+class EventCounts {
+ public:
+  bool is_due(const std::string& job, size_t told) {
+    constexpr size_t kLookEvery = 256;
+    const std::lock_guard lock(mutex_);
+    size_t& count = counts_[job];
+    count += told;
+    if (count < kLookEvery) return false;
+    count = 0;
+    return true;
+  }
+  void forget(const std::string& job) {
+    const std::lock_guard lock(mutex_);
+    counts_.erase(job);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<std::string, size_t> counts_;  // of jobs that run here
+};
+
 // Where queued jobs stand, kept until an event is told: of a page of them, only the first asks the
 // database. Whatever moves a job in the queue tells an event.
 class Places {

@@ -170,7 +170,7 @@ void put_in_place(LongJob& job, const fs::path& result) {
   fs::create_hard_link(result, beside, error);
   if (error) fs::copy_file(result, beside, fs::copy_options::overwrite_existing, error);
   if (!error) fs::rename(beside, place, error);
-  if (error) throw Error(ErrorCode::kIo, place.string(), "{}", error.message());
+  if (error) throw Error(write_error(error.value()), place.string(), "{}", error.message());
 }
 
 // Patterns of which one matches no weight at all are a mistake that can be told at once.

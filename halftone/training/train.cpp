@@ -410,7 +410,8 @@ class TrainRun {
     const auto step = static_cast<int64_t>(result_.curve.size());
     const std::string last =
         saved_ > 0 ? fmt::format("; --resume goes on from step {}", saved_) : std::string();
-    const bool disk = error.code() == ErrorCode::kIo;  // it would not take a second one either
+    const bool disk = error.code() == ErrorCode::kIo || error.code() == ErrorCode::kDiskFull;
+    // (A disk that has refused one would not take a second one either.)
     if (step == 0 || step <= saved_ || disk || !processes_.is_first()) {
       throw Error(error.code(), error.where(), "{}{}", error.message(), last);
     }

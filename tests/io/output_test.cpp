@@ -81,6 +81,8 @@ TEST_F(Output, PipesAndDevicesAreWrittenIntoAndStay) {
   write_file("/dev/null", "text");
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
   EXPECT_THAT(error_of([] { write_file("/dev/full", "text"); }), HasSubstr("/dev/full: cannot"));
+  EXPECT_EQ(write_error(ENOSPC), ErrorCode::kDiskFull);
+  EXPECT_EQ(write_error(EACCES), ErrorCode::kIo);
   EXPECT_THAT(error_of([] { OutputFile file("/dev/null", OutputFile::Access::kRandom); }),
               HasSubstr("not a regular file"));
 }

@@ -1,4 +1,6 @@
 // Requests that mean harm, or that mean nothing.
+#include <thread>
+
 #include "tests/server/api_fixture.h"
 
 namespace halftone {
@@ -63,6 +65,34 @@ TEST_F(ApiHostile, RequestsThatAreSentTogetherAreAnsweredInOrder) {
     replies.erase(0, taken);
   }
   EXPECT_EQ(replies, "");
+}
+
+// Those above the limit are closed, and that is told: once for a flood of them.
+TEST_F(ApiHostile, ConnectionsAboveTheLimitAreCounted) {
+  start([](ServerOptions& options) { options.most_connections = 4; });
+  std::vector<std::unique_ptr<test::HttpConnection>> open;
+  for (int i = 0; i < 4; ++i) {
+    open.push_back(std::make_unique<test::HttpConnection>(server_->port()));
+    open.back()->send("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    EXPECT_EQ(test::parse_reply(open.back()->read_some()).status, 200);
+  }
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(test::HttpConnection(server_->port()).read_all(), "");
+  }
+  open.clear();
+  HttpReply metrics;
+  for (int i = 0; i < 500 && metrics.status != 200; ++i) {  // until the four are gone
+    metrics = get("/metrics");
+    if (metrics.status != 200) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  const std::string name = "\nhalftone_connections_dropped_total ";
+  const size_t at = metrics.body.find(name);
+  ASSERT_NE(at, std::string::npos) << metrics.body;
+  EXPECT_GE(std::atoi(metrics.body.c_str() + at + name.size()), 5);
+  const std::string log = test::read_file(dir_ / "log");
+  const size_t line = log.find("connections dropped  count=1  why=4 are open already");
+  ASSERT_NE(line, std::string::npos) << log;
+  EXPECT_EQ(log.find("connections dropped", line + 1), std::string::npos);
 }
 
 // A slow or silent client holds its own connection, and nothing else.

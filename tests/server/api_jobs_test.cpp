@@ -4,6 +4,7 @@
 #include "halftone/engine/generate.h"
 #include "halftone/engine/picture_text.h"
 #include "halftone/io/png.h"
+#include "halftone/server/previews.h"
 #include "tests/server/api_fixture.h"
 #include "tests/support/silent.h"
 
@@ -267,6 +268,7 @@ TEST_F(ApiJobs, AnAdapterThatHasGoneFailsItsJobAlone) {
 TEST_F(ApiJobs, PreviewsAreThereWhileItRuns) {
   json body = endless();
   body["previews"] = true;
+  body["size"] = "64x64";
   const std::string id = submit_picture(body);
   const json event = wait_for(id, "preview");
   ASSERT_FALSE(event.is_null());
@@ -275,7 +277,55 @@ TEST_F(ApiJobs, PreviewsAreThereWhileItRuns) {
   EXPECT_EQ(preview.header("content-type"), "image/png");
   EXPECT_TRUE(preview.body.starts_with("\x89PNG"));
   cancel(id);
+  // Whoever was told of it a moment ago may still see it, until the job is forgotten.
+  EXPECT_EQ(get(event["url"]).status, 200);
+  EXPECT_EQ(remove("/api/jobs/" + id).status, 204);
   EXPECT_THAT(get(event["url"]), IsError(404, "not_found", ""));
+}
+
+TEST(Previews, OfEndedJobsAFewAreKept) {
+  Previews previews;
+  for (int i = 0; i < 100; ++i) {
+    previews.put(std::to_string(i), "png");
+    previews.end(std::to_string(i));
+  }
+  EXPECT_EQ(previews.find("50"), nullptr);
+  EXPECT_NE(previews.find("90"), nullptr);
+  previews.put("running", std::string(3 << 20, 'x'));
+  previews.put("large", std::string(3 << 20, 'x'));
+  previews.end("large");
+  previews.put("larger", std::string(3 << 20, 'x'));
+  previews.end("larger");
+  EXPECT_EQ(previews.find("99"), nullptr);
+  EXPECT_EQ(previews.find("large"), nullptr);
+  EXPECT_NE(previews.find("larger"), nullptr);
+  EXPECT_NE(previews.find("running"), nullptr);
+  previews.put("larger", "begun again");
+  previews.end("running");
+  EXPECT_NE(previews.find("larger"), nullptr);
+}
+
+// Streams of events that go on for ever end as they are to when the server does.
+TEST_F(ApiJobs, StreamsAreWholeWhenTheServerEnds) {
+  const std::string id = submit_picture(endless());
+  std::vector<std::unique_ptr<test::HttpConnection>> open;
+  for (const std::string target : {"/api/events", "/api/events?after=0"}) {
+    open.push_back(std::make_unique<test::HttpConnection>(server_->port()));
+    open.back()->send("GET " + target + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  }
+  open.push_back(std::make_unique<test::HttpConnection>(server_->port()));
+  open.back()->send("GET /api/jobs/" + id + "/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  std::vector<std::string> heard;
+  for (const auto& connection : open) heard.push_back(connection->read_some());
+  const auto begun = std::chrono::steady_clock::now();
+  stop();
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(10));
+  for (size_t i = 0; i < open.size(); ++i) {
+    heard[i] += open[i]->read_all();
+    EXPECT_TRUE(heard[i].ends_with("\r\n0\r\n\r\n")) << heard[i].substr(heard[i].size() - 60);
+    // The last that happened: the job went back into the queue.
+    EXPECT_THAT(heard[i], testing::HasSubstr("\"state\":\"queued\"")) << i;
+  }
 }
 
 }  // namespace

@@ -32,6 +32,9 @@ TEST_F(ApiLong, PicturesAreUploadedReplacedAndRemoved) {
   for (const json& item : listed["items"]) EXPECT_EQ(get(item["url"]).status, 200) << item;
   EXPECT_EQ(get("/api/datasets").json()["datasets"][0]["pictures"], 5);
   EXPECT_EQ(get("/api/datasets").json()["datasets"][0]["captioned"], 3);
+  const std::string large = some_png() + std::string(3 << 20, 'x');  // what follows is passed over
+  EXPECT_EQ(put(set + "/files/0.png", large).status, 204);
+  EXPECT_EQ(get(set + "/files/0.png").body.size(), large.size());
   EXPECT_EQ(remove(set + "/files/0.png").status, 204);
   EXPECT_EQ(get(set + "/files/0.txt").status, 404) << "its caption goes with it";
   EXPECT_EQ(remove(set + "/files/0.png").status, 404);

@@ -189,6 +189,18 @@ class FullDisk {
   void (*signal_)(int) = nullptr;
 };
 
+TEST_F(SqliteStoreTest, WhatHasNoRoomSaysSo) {
+  sqlite::Database database(path(), sqlite::Database::Access::kReadWrite);
+  database.execute("CREATE TABLE large (bytes BLOB); PRAGMA max_page_count = 8");
+  try {
+    database.run("INSERT INTO large VALUES (zeroblob(100000))");
+    ADD_FAILURE() << "there was room";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kDiskFull);
+    EXPECT_THAT(error.what(), HasSubstr("jobs.db: the disk is full"));
+  }
+}
+
 TEST_F(SqliteStoreTest, AFullDiskIsAnErrorAndLosesNothing) {
   auto store = open_sqlite_store(path());
   const std::string first = store->submit(new_job(), 10).value().id;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <random>
 #include <thread>
 
@@ -332,6 +333,46 @@ TEST_P(StoreTest, EventsAreReadAfterASequence) {
   EXPECT_THAT(store_->events(0, "", 0), ElementsAre());
   die();
   EXPECT_GT(store_->last_sequence(), all[2].sequence);
+}
+
+// A training of weeks is as long as a chart.
+TEST_P(StoreTest, EventsThatRepeatThemselvesAreThinnedOut) {
+  const std::string id = submit();
+  claim();
+  constexpr int kTold = 6000, kAtOnce = 100;
+  for (int begin = 0; begin < kTold; begin += kAtOnce) {
+    JobChange change;
+    change.job = id;
+    for (int i = begin; i < begin + kAtOnce; ++i) {
+      change.events.emplace_back("progress", std::to_string(i));
+      if (i % 1000 == 0) change.events.emplace_back("warning", std::to_string(i));
+      if (i % 4 == 0) change.events.emplace_back("held_out", std::to_string(i));
+    }
+    ASSERT_THAT(store_->apply({&change, 1}), ElementsAre());
+  }
+  const std::string other = submit();
+  end(id);
+  std::map<std::string, std::vector<int>> told;
+  int64_t sequence = 0;
+  for (const StoredEvent& event : all_events(id)) {
+    EXPECT_GT(event.sequence, sequence);
+    sequence = event.sequence;
+    if (event.type != "state") told[event.type].push_back(std::stoi(event.data));
+  }
+  EXPECT_EQ(all_events(other).size(), 1u);
+  EXPECT_EQ(told["warning"].size(), 6u) << "each is another";
+  EXPECT_LT(told["progress"].size() + told["held_out"].size(), 4500u);
+  for (const std::string type : {"progress", "held_out"}) {
+    const std::vector<int>& points = told[type];
+    const int stride = type == "progress" ? 1 : 4;
+    ASSERT_GT(points.size(), 520u) << type;
+    EXPECT_EQ(points.front(), 0) << "the first stays";
+    EXPECT_EQ(points.back(), kTold - stride);
+    EXPECT_EQ(points[points.size() - 500], kTold - 500 * stride) << "and all of the latest";
+    int widest = 0;
+    for (size_t i = 1; i < points.size(); ++i) widest = std::max(widest, points[i] - points[i - 1]);
+    EXPECT_LT(widest, kTold / 4) << type << ": nowhere is there a hole";
+  }
 }
 
 TEST_P(StoreTest, KeysHaveNames) {
