@@ -1,5 +1,7 @@
 #include "halftone/models/lora_keys.h"
 
+#include "halftone/base/error.h"
+
 namespace halftone {
 
 std::optional<LoraKey> split_lora_key(std::string_view name) {
@@ -49,6 +51,14 @@ std::string_view other_adapter_kind(std::string_view name) {
     if (name.find(part) != std::string_view::npos) return kind;
   }
   return name.ends_with(".weight") || name.ends_with(".bias") ? "whole weights" : "";
+}
+
+void refuse_lora_tensor(const std::string& file, std::string_view name) {
+  const std::string_view kind = other_adapter_kind(name);
+  throw Error(ErrorCode::kUnsupported, file, "tensor '{}' is {}, which is not supported",
+              printable(name),
+              kind.empty() ? "no part of a low-rank adapter"
+                           : fmt::format("part of an adapter of another kind: {}", kind));
 }
 
 bool is_for_another_component(std::string_view name) {

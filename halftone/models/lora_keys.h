@@ -22,6 +22,9 @@ std::optional<LoraKey> split_lora_key(std::string_view name);
 // What such a tensor belongs to: "DoRA", "LoHa"; empty where that is not known.
 std::string_view other_adapter_kind(std::string_view name);
 
+// To leave such a tensor out would change what the others stand for.
+[[noreturn]] void refuse_lora_tensor(const std::string& file, std::string_view name);
+
 // Whether a tensor is for a part of a pipeline that adapters are not applied to, such as its text
 // encoder.
 bool is_for_another_component(std::string_view name);
