@@ -8,8 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "halftone/engine/choice_json.h"
 #include "halftone/engine/engine.h"
 #include "halftone/server/datasets.h"
+#include "halftone/server/names.h"
 #include "halftone/server/shelf.h"
 #include "halftone/server/store.h"
 
@@ -56,6 +58,9 @@ class LongJob {
   void add_file(const std::string& name, const std::string& type, const std::filesystem::path& path,
                 const nlohmann::ordered_json& details);
   void add_fallbacks(const std::vector<std::string>& lines);
+  // A message with the names of things in place of where they lie on this machine.
+  std::string without_paths(const std::string& message) const;
+  FolderNames folder_names() const;
 
  private:
   With with_;
@@ -64,8 +69,6 @@ class LongJob {
   std::atomic<bool> cancelled_{false}, given_back_{false};
   double told_ = 0;
 };
-
-nlohmann::ordered_json choice_json(const Choice& choice);
 
 // What is worth knowing in the end. Errors as everywhere; what is ended throws Error{kCancelled}.
 // `can_resume` becomes true as soon as a later attempt would go on from what is there.

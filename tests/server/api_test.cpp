@@ -3,6 +3,7 @@
 
 #include "tests/server/api_fixture.h"
 #include "tests/server/api_schema.h"
+#include "tests/server/lora_bytes.h"
 
 namespace halftone {
 namespace {
@@ -101,10 +102,18 @@ TEST_F(ApiRoutes, AllAnswerAsTheDocumentSays) {
   expect(401, ask("POST", "/api/login", "/api/login", {{"key", "no such key"}}));
   expect(204, ask("POST", "/api/logout", "/api/logout"));
 
+  const std::string lora_path = "/api/loras/{name}", lora = "/api/loras/some";
+  expect(201, ask("PUT", lora_path, lora, nullptr, test::some_lora()));
+  expect(200, ask("PUT", lora_path, lora + "?replace=true", nullptr, test::some_lora()));
+  expect(409, ask("PUT", lora_path, lora, nullptr, test::some_lora()));
+  expect(200, ask("GET", "/api/loras", "/api/loras"));
+  expect(204, ask("DELETE", lora_path, lora));
+
   const std::string set = "/api/datasets/set", file = set + "/files/a.png";
   const std::string set_path = "/api/datasets/{name}", file_path = set_path + "/files/{file}";
   expect(201, ask("POST", "/api/datasets", "/api/datasets", {{"name", "set"}}));
   expect(201, ask("PUT", file_path, file, nullptr, some_png()));
+  expect(204, ask("PUT", file_path, file, nullptr, some_png()));
   expect(200, ask("GET", file_path, file));
   expect(200, ask("GET", set_path, set));
   expect(200, ask("GET", "/api/datasets", "/api/datasets"));
