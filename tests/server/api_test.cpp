@@ -88,17 +88,39 @@ class ApiRoutes : public ApiTest {
 };
 
 TEST_F(ApiRoutes, AllAnswerAsTheDocumentSays) {
-  for (const char* path : {"/healthz", "/readyz", "/metrics", "/openapi.json", "/", "/favicon.ico",
-                           "/api/info", "/api/models", "/api/loras", "/api/jobs", "/api/datasets",
-                           "/v1/models", "/sdapi/v1/progress", "/sdapi/v1/options",
-                           "/sdapi/v1/sd-models", "/sdapi/v1/loras", "/sdapi/v1/samplers"}) {
+  for (const char* path : {"/healthz",
+                           "/readyz",
+                           "/metrics",
+                           "/openapi.json",
+                           "/",
+                           "/favicon.ico",
+                           "/api/info",
+                           "/api/models",
+                           "/api/loras",
+                           "/api/jobs",
+                           "/api/datasets",
+                           "/v1/models",
+                           "/sdapi/v1/progress",
+                           "/sdapi/v1/options",
+                           "/sdapi/v1/sd-models",
+                           "/sdapi/v1/loras",
+                           "/sdapi/v1/samplers",
+                           "/sdapi/v1/upscalers",
+                           "/sdapi/v1/sd-vae",
+                           "/sdapi/v1/prompt-styles",
+                           "/sdapi/v1/hypernetworks",
+                           "/sdapi/v1/embeddings",
+                           "/sdapi/v1/schedulers"}) {
     expect(200, ask("GET", path, path));
   }
   expect(404, ask("GET", "/studio/{file}", "/studio/nothing.js"));
   expect(200, ask("GET", "/v1/models/{id}", "/v1/models/emoji"));
   expect(200,
          ask("POST", "/sdapi/v1/options", "/sdapi/v1/options", {{"sd_model_checkpoint", "emoji"}}));
-  expect(200, ask("POST", "/sdapi/v1/interrupt", "/sdapi/v1/interrupt"));
+  for (const char* path : {"/sdapi/v1/interrupt", "/sdapi/v1/skip", "/sdapi/v1/refresh-loras",
+                           "/sdapi/v1/refresh-checkpoints"}) {
+    expect(200, ask("POST", path, path));
+  }
   expect(401, ask("POST", "/api/login", "/api/login", {{"key", "no such key"}}));
   expect(204, ask("POST", "/api/logout", "/api/logout"));
 
