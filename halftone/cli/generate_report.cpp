@@ -6,6 +6,7 @@
 
 #include "halftone/base/text.h"
 #include "halftone/cli/cli.h"
+#include "halftone/engine/choice_json.h"
 
 namespace halftone::cli {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 using nlohmann::ordered_json;
 
 ordered_json precision_json(const GenerateOutcome& outcome) {
-  ordered_json json = to_json(outcome.loaded.precision);
+  ordered_json json = choice_json(outcome.loaded.precision);
   const LoadReport& report = outcome.loaded.model->report();
   json["linears"] = report.formats;
   json["kept"] = ordered_json::array();
@@ -49,8 +50,8 @@ ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outc
                       {"steps", options.steps},
                       {"guidance", options.guidance},
                       {"precision", precision_json(outcome)},
-                      {"compile", to_json(outcome.loaded.compile)},
-                      {"device", to_json(outcome.loaded.device)},
+                      {"compile", choice_json(outcome.loaded.compile)},
+                      {"device", choice_json(outcome.loaded.device)},
                       {"loras", loras_json(outcome)},
                       {"fallbacks", outcome.loaded.fallbacks},
                       {"notes", outcome.notes},

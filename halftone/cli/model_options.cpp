@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "halftone/base/error.h"
@@ -49,10 +48,6 @@ void add_device_fallbacks(LoadedModel& loaded, bool strict) {
 
 void check_memory(const LoadedModel& loaded, const ModelMemory& planned, const std::string& limit) {
   halftone::check_memory(loaded, planned, limit.empty() ? 0 : parse_bytes(limit, "--max-memory"));
-}
-
-nlohmann::ordered_json to_json(const Choice& choice) {
-  return {{"asked", choice.asked}, {"used", choice.used}, {"how", choice.how}, {"why", choice.why}};
 }
 
 ModelSpec spec_of(const ModelOptions& options, const Context& context) {

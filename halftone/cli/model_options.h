@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -43,8 +42,6 @@ std::vector<std::string> gather_prompts(std::vector<std::string> prompts, const 
 
 // The files and folders that these options read.
 std::vector<std::filesystem::path> inputs_of(const ModelOptions& options);
-
-nlohmann::ordered_json to_json(const Choice& choice);
 
 // What these flags ask of the engine. Programs of the model end where the context says so.
 ModelSpec spec_of(const ModelOptions& options, const Context& context);

@@ -18,7 +18,8 @@ namespace {
 
 struct ServeFlags {
   ServerOptions server;
-  std::string data, max_memory, max_upload = "64MiB", config, log_level = "info";
+  std::string data, max_memory, max_upload = "64MiB", max_lora = "512MiB", config,
+                                log_level = "info";
   std::vector<std::string> models, loras, datasets;
   double max_megapixels = 16;
 };
@@ -37,6 +38,7 @@ ServerOptions server_options(const ServeFlags& flags) {
   }
   if (!flags.max_memory.empty()) options.max_memory = parse_bytes(flags.max_memory, "--max-memory");
   options.limits.most_upload_bytes = parse_bytes(flags.max_upload, "--max-upload");
+  options.limits.most_lora_bytes = parse_bytes(flags.max_lora, "--max-lora");
   options.limits.most_pixels = static_cast<int64_t>(flags.max_megapixels * 1e6);
   options.log.level = flags.log_level == "debug"     ? Log::Level::kDebug
                       : flags.log_level == "warning" ? Log::Level::kWarning
@@ -94,6 +96,10 @@ void add_limits(CLI::App& command, ServeFlags& o) {
       ->check(CLI::Range(1, 10000))
       ->group(group);
   command.add_option("--max-upload", o.max_upload, "Of a picture to train on")
+      ->capture_default_str()
+      ->type_name("SIZE")
+      ->group(group);
+  command.add_option("--max-lora", o.max_lora, "Of an adapter that is uploaded")
       ->capture_default_str()
       ->type_name("SIZE")
       ->group(group);

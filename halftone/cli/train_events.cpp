@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "halftone/cli/model_options.h"
+#include "halftone/engine/choice_json.h"
 
 namespace halftone::cli {
 namespace {
@@ -25,10 +26,10 @@ ordered_json fields(const TrainModelLoaded& e) {
   ordered_json out = named("model_loaded");
   out["model"] = e.path;
   out["family"] = e.family;
-  out["precision"] = to_json(e.precision);
-  out["backward"] = to_json(e.backward);
-  out["compile"] = to_json(e.compile);
-  out["device"] = to_json(e.device);
+  out["precision"] = choice_json(e.precision);
+  out["backward"] = choice_json(e.backward);
+  out["compile"] = choice_json(e.compile);
+  out["device"] = choice_json(e.device);
   out["converted"] = e.formats;
   out["kept"] = ordered_json::array();
   for (const auto& [weight, why] : e.kept) {

@@ -28,7 +28,9 @@ void add_run_options(CLI::App& command, TrainFlags& o) {
       ->type_name("R")
       ->check(finite_number(0, 10))
       ->group(group);
-  command.add_option("--schedule", o.schedule, "Of the learning rate: constant, or cosine to zero")
+  command
+      .add_option("--schedule", o.names.schedule,
+                  "Of the learning rate: constant, or cosine to zero")
       ->capture_default_str()
       ->type_name("S")
       ->check(CLI::IsMember({"constant", "cosine"}))
@@ -39,7 +41,7 @@ void add_run_options(CLI::App& command, TrainFlags& o) {
       ->check(CLI::Range(0, 10000000))
       ->group(group);
   command
-      .add_option("--optimizer", o.optimizer,
+      .add_option("--optimizer", o.names.optimizer,
                   "adamw, or adamw8bit, whose moments take a quarter of the memory")
       ->capture_default_str()
       ->type_name("O")
@@ -47,7 +49,7 @@ void add_run_options(CLI::App& command, TrainFlags& o) {
       ->group(group);
   command
       .add_option(
-          "--backward", o.backward,
+          "--backward", o.names.backward,
           "Gradients in bf16, or in fp8 where the base is in 8 or 4 bits; auto is fp8 where "
           "--precision auto has chosen fp8")
       ->capture_default_str()
@@ -55,7 +57,7 @@ void add_run_options(CLI::App& command, TrainFlags& o) {
       ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
       ->group(group);
   command
-      .add_option("--weight-gradient", o.weight_gradient,
+      .add_option("--weight-gradient", o.names.weight_gradient,
                   "With full or qat: gradients of weights as products in bf16, or in fp8 beside "
                   "--backward fp8")
       ->capture_default_str()
@@ -69,7 +71,7 @@ void add_run_options(CLI::App& command, TrainFlags& o) {
           "layer, for the memory of that base")
       ->group(group);
   command
-      .add_option("--recompute", o.recompute,
+      .add_option("--recompute", o.names.recompute,
                   "What is computed again for gradients instead of kept: none, rows (norms and "
                   "gates), or blocks, for the least memory")
       ->capture_default_str()
@@ -108,7 +110,7 @@ void add_adapter_options(CLI::App& command, TrainFlags& o) {
   TrainRules& rules = o.train.rules;
   const std::string group = "What is trained";
   command
-      .add_option("--mode", o.mode,
+      .add_option("--mode", o.names.mode,
                   "lora: an adapter; full: the weights of the denoiser; qat: these, so that they "
                   "lose less in --precision's format")
       ->capture_default_str()
@@ -120,7 +122,7 @@ void add_adapter_options(CLI::App& command, TrainFlags& o) {
                 "With qat: taught by the model in high precision instead of by the pictures")
       ->group(group);
   command
-      .add_option("--weights", o.weights,
+      .add_option("--weights", o.names.weights,
                   "With full or qat, what is kept of weights: fp32, or bf16, which is rounded by "
                   "chance at every step")
       ->capture_default_str()
@@ -305,14 +307,15 @@ void check_train_mode(const CLI::App& command, TrainFlags& o) {
     refuse_given(command, {"--sample-prompt", "--sample-size", "--sample-steps", "--sample-seed"},
                  "does nothing without --sample-every");
   }
-  if (o.mode != "qat") refuse_given(command, {"--teacher"}, "is for --mode qat");
-  if (o.mode == "lora") {
+  if (o.names.mode != "qat") refuse_given(command, {"--teacher"}, "is for --mode qat");
+  if (o.names.mode == "lora") {
     refuse_given(command, {"--weights", "--weight-gradient"}, "is for --mode full or qat");
     return;
   }
   refuse_given(command, {"--rank", "--alpha", "--naming", "--dropout"}, "is for --mode lora");
-  constexpr float kUsualRate = 1e-5f;
-  if (command.count("--lr") == 0) o.train.rules.optimizer.learning_rate = kUsualRate;
+  if (command.count("--lr") == 0) {
+    o.train.rules.optimizer.learning_rate = usual_learning_rate(TrainMode::kFull);
+  }
 }
 
 TrainOptions train_options(const TrainFlags& flags, const Context& context) {
@@ -325,18 +328,7 @@ TrainOptions train_options(const TrainFlags& flags, const Context& context) {
   options.cache = flags.cache;
   TrainRules& rules = options.rules;
   rules.alpha = flags.alpha > 0 ? flags.alpha : static_cast<float>(rules.rank);
-  rules.rate = flags.schedule == "cosine" ? RateShape::kCosine : RateShape::kConstant;
-  rules.recompute = flags.recompute == "none"     ? Recompute::kNone
-                    : flags.recompute == "blocks" ? Recompute::kBlocks
-                                                  : Recompute::kRows;
-  rules.fp8_gradients = flags.backward == "fp8";
-  options.choose_backward = flags.backward == "auto";
-  rules.mode = flags.mode == "full"  ? TrainMode::kFull
-               : flags.mode == "qat" ? TrainMode::kQat
-                                     : TrainMode::kLora;
-  rules.small_weights = flags.weights == "bf16";
-  rules.fp8_weight_gradients = flags.weight_gradient == "fp8";
-  rules.small_moments = flags.optimizer == "adamw8bit";
+  set_rules(flags.names, options);
   options.naming = flags.naming == "comfyui" ? LoraNaming::kComfyUi : LoraNaming::kDiffusers;
   options.stored = flags.stored == "fp32" ? DType::kF32 : DType::kBF16;
   if (!flags.model.max_memory.empty()) {

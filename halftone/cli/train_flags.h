@@ -5,7 +5,7 @@
 #include <string>
 
 #include "halftone/cli/model_options.h"
-#include "halftone/training/train.h"
+#include "halftone/training/train_names.h"
 
 namespace CLI {
 class App;
@@ -17,9 +17,8 @@ struct TrainFlags {
   ModelOptions model;
   TrainOptions train;
   std::string data, output, prior, held_out, cache, config, events;
-  std::string schedule = "constant", optimizer = "adamw", backward = "auto", recompute = "rows",
-              naming = "diffusers", stored = "bf16", mode = "lora", weights = "fp32",
-              weight_gradient = "bf16";
+  TrainNames names;
+  std::string naming = "diffusers", stored = "bf16";
   std::string sample_size;
   float alpha = -1;
   // Ends the others where this one fails: after it was said why.

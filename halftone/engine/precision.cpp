@@ -48,7 +48,7 @@ Choice chosen_precision(const std::string& asked, const DeviceInfo& device,
     throw Error(ErrorCode::kUsage, "precision", "stored: the weights are not quantized");
   }
   if (asked == "auto" && report.stored && !stored.as_stored) {
-    return {asked, "bf16", "native",
+    return {asked, "bf16", std::string(to_string(support(formats::bf16).support)),
             fmt::format("computed with what the weights, stored as {}, stand for: {}",
                         format_names(report.formats), stored.why)};
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <set>
 
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
@@ -71,11 +72,10 @@ class Settings {
   std::string prefix_ = "transformer.";  // of modules, and of settings in the metadata
 };
 
+// A module of a file: where its tensors are.
 struct Found {
   std::string path;  // in the table of targets
-  std::string down_key, up_key;
-  Tensor down, up;
-  std::optional<double> alpha;
+  const TensorEntry *down = nullptr, *up = nullptr, *alpha = nullptr;
 };
 
 // The rows of B that are for a target with this many.
@@ -125,31 +125,69 @@ double largest(const Tensor& x) {
   return most;
 }
 
-// The tensors of a file by module, each path as the file has it.
-class ModuleReader {
+// What one module of a file does to one linear.
+struct Change {
+  std::string module;
+  const TensorEntry *down, *up;
+  const LoraTarget* target;
+  double scale;
+};
+
+// A file against what a model has to be adapted: everything that can be wrong with it is wrong
+// here, but for the numbers in its matrices, which are not read.
+class AdapterFile {
  public:
-  ModuleReader(const SafetensorsFile& file, const LoraTargets& targets, std::string where)
-      : file_(file), paths_(targets), where_(std::move(where)) {
-    for (const TensorEntry& entry : file.tensors()) read(entry);
+  AdapterFile(const fs::path& path, const LoraTargets& targets)
+      : file_(file_of(path)),
+        where_(file_.path().string()),
+        settings_(path, file_, where_),
+        paths_(targets) {
+    for (const TensorEntry& entry : file_.tensors()) read(entry);
     for (const auto& [name, module] : modules_) {
-      if (module.down.defined() && module.up.defined()) continue;
+      if (module.down != nullptr && module.up != nullptr) continue;
       throw Error(ErrorCode::kInvalidInput, where_, "module '{}' has no {}", printable(name),
-                  module.down.defined() ? "lora_B (lora_up)" : "lora_A (lora_down)");
+                  module.down != nullptr ? "lora_B (lora_up)" : "lora_A (lora_down)");
     }
+    for (const auto& [name, module] : modules_) match(name, module, targets.at(module.path));
+    if (!changes_.empty()) return;
+    throw Error(ErrorCode::kInvalidInput, where_, "no tensor matches a linear of the model{}",
+                unmatched_.empty() ? "" : fmt::format(": '{}', ...", printable(unmatched_[0])));
   }
 
-  const std::map<std::string, Found>& modules() const { return modules_; }
-  std::vector<std::string>& unmatched() { return unmatched_; }
+  const std::vector<Change>& changes() const { return changes_; }
 
-  [[noreturn]] void fail(const std::string& key, const std::string& reason) const {
-    throw Error(ErrorCode::kInvalidInput, where_, "tensor '{}' {}", printable(key), reason);
+  LoraReport report() const {
+    LoraReport report;
+    report.file = where_;
+    const auto said = [&](const char* key) {
+      const auto found = file_.metadata().find(key);
+      return found == file_.metadata().end() ? std::string() : found->second;
+    };
+    report.base = said("halftone.base");
+    report.base_precision = said("halftone.base_precision");
+    report.matched = static_cast<int>(changes_.size());
+    report.unmatched = unmatched_;
+    return report;
+  }
+
+  // F32, of the same shape.
+  Tensor values(const TensorEntry& entry) const {
+    Tensor values = Tensor::empty(DType::kF32, entry.shape);
+    const auto floats = float_values(file_.tensor(entry));
+    std::copy(floats.begin(), floats.end(), values.mutable_as<float>().begin());
+    if (!std::isfinite(largest(values))) fail(entry, "holds NaN or Inf");
+    return values;
   }
 
  private:
+  [[noreturn]] void fail(const TensorEntry& entry, const std::string& reason) const {
+    throw Error(ErrorCode::kInvalidInput, where_, "tensor '{}' {}", printable(entry.name), reason);
+  }
+
   void read(const TensorEntry& entry) {
     const auto key = split_lora_key(entry.name);
     if (!key && !is_for_another_component(entry.name)) {
-      if (!is_difference(entry.name) || !is_zero(entry)) refuse(entry.name);
+      check_does_nothing(file_, entry, where_);
       unmatched_.push_back(entry.name + " (all zeros)");
       return;
     }
@@ -158,116 +196,88 @@ class ModuleReader {
       unmatched_.push_back(entry.name);
       return;
     }
-    if (!is_high_precision(entry.dtype)) fail(entry.name, "is not F32, BF16 or F16");
-    Tensor values = Tensor::empty(DType::kF32, entry.shape);
-    const auto floats = float_values(file_.tensor(entry));
-    std::copy(floats.begin(), floats.end(), values.mutable_as<float>().begin());
-    if (!std::isfinite(largest(values))) fail(entry.name, "holds NaN or Inf");
+    if (!is_high_precision(entry.dtype)) fail(entry, "is not F32, BF16 or F16");
     Found& module = modules_[key->path];
     module.path = known;
     if (key->part == LoraPart::kAlpha) {
-      if (values.numel() != 1) fail(entry.name, "is not one number");
-      module.alpha = values.as<float>()[0];
+      if (entry.shape.numel() != 1) fail(entry, "is not one number");
+      module.alpha = &entry;
       return;
     }
-    if (values.shape().rank() != 2) fail(entry.name, "is not a matrix");
-    const bool down = key->part == LoraPart::kDown;
-    std::string& name = down ? module.down_key : module.up_key;
-    if (!name.empty()) fail(entry.name, fmt::format("is '{}' a second time", printable(name)));
-    name = entry.name;
-    (down ? module.down : module.up) = values;
+    if (entry.shape.rank() != 2) fail(entry, "is not a matrix");
+    const TensorEntry*& half = key->part == LoraPart::kDown ? module.down : module.up;
+    if (half != nullptr) fail(entry, fmt::format("is '{}' a second time", printable(half->name)));
+    half = &entry;
   }
 
-  bool is_zero(const TensorEntry& entry) const {
-    if (!is_high_precision(entry.dtype)) return false;
-    const auto values = float_values(file_.tensor(entry));
-    return std::all_of(values.begin(), values.end(), [](float v) { return v == 0; });
-  }
-
-  // To leave such a tensor out would change what the others stand for.
-  [[noreturn]] void refuse(const std::string& name) const {
-    for (const TensorEntry& entry : file_.tensors()) {
-      if (!is_norm_of_control(entry.name)) continue;
-      throw Error(
-          ErrorCode::kUnsupported, where_,
-          "tensor '{}' replaces a norm of the model, as adapters for control (Canny, Depth) "
-          "do, which are not supported",
-          printable(entry.name));
+  void match(const std::string& name, const Found& module, const std::vector<LoraTarget>& targets) {
+    const Shape &down = module.down->shape, &up = module.up->shape;
+    const int64_t rank = down[0];
+    if (rank < 1) fail(*module.down, "is of rank 0");
+    if (module.alpha != nullptr && settings_.defined()) {
+      throw Error(ErrorCode::kInvalidInput, where_,
+                  "module '{}' has an alpha, and PEFT's settings have another", printable(name));
     }
-    const std::string_view kind = other_adapter_kind(name);
-    throw Error(ErrorCode::kUnsupported, where_, "tensor '{}' is {}, which is not supported",
-                printable(name),
-                kind.empty() ? "no part of a low-rank adapter"
-                             : fmt::format("part of an adapter of another kind: {}", kind));
+    const double scale = module.alpha != nullptr ? double{values(*module.alpha).as<float>()[0]} /
+                                                       static_cast<double>(rank)
+                                                 : settings_.scale(name, rank);
+    for (const LoraTarget& target : targets) {
+      const int64_t out = target.shape[0];
+      if (down != Shape{rank, target.shape[1]}) {
+        const int64_t in = target.shape[1];
+        const bool wider = down[1] > in && down[1] % in == 0;
+        fail(*module.down, fmt::format("is {} instead of [rank, {}]{}", down, in,
+                                       wider ? "; adapters for control, which widen a model's "
+                                               "input, are not supported"
+                                             : ""));
+      }
+      const Shape expected{target.rows.in_file(out), rank};
+      if (!target.rows.fits(out) || up != expected) {
+        fail(*module.up, fmt::format("is {} instead of {}", up, expected));
+      }
+      // Some files hold q, k and v twice, apart and as one: the first one counts.
+      if (!taken_.insert(target.weight).second) {
+        unmatched_.push_back(
+            fmt::format("{} (a second time for {})", module.up->name, target.weight));
+        continue;
+      }
+      changes_.push_back({name, module.down, module.up, &target, scale});
+    }
   }
 
-  const SafetensorsFile& file_;
-  const LoraPaths paths_;
+  const SafetensorsFile file_;
   const std::string where_;
-  std::map<std::string, Found> modules_;
+  const Settings settings_;
+  const LoraPaths paths_;
+  std::map<std::string, Found> modules_;  // each path as the file has it
+  std::set<std::string> taken_;           // weights
+  std::vector<Change> changes_;
   std::vector<std::string> unmatched_;
 };
 
 }  // namespace
 
-LoraAdapter LoraAdapter::load(const std::filesystem::path& path, const LoraTargets& targets) {
-  const fs::path file_path = file_of(path);
-  const SafetensorsFile file(file_path);
-  const std::string where = file_path.string();
-  const Settings settings(path, file, where);
-  ModuleReader reader(file, targets, where);
+LoraReport LoraAdapter::examine(const fs::path& path, const LoraTargets& targets) {
+  return AdapterFile(path, targets).report();
+}
+
+LoraAdapter LoraAdapter::load(const fs::path& path, const LoraTargets& targets) {
+  const AdapterFile file(path, targets);
   LoraAdapter adapter;
-  adapter.report_.file = where;
-  const auto said = [&](const char* key) {
-    const auto found = file.metadata().find(key);
-    return found == file.metadata().end() ? std::string() : found->second;
-  };
-  adapter.report_.base = said("halftone.base");
-  adapter.report_.base_precision = said("halftone.base_precision");
-  adapter.report_.unmatched = std::move(reader.unmatched());
-  for (const auto& [name, module] : reader.modules()) {
-    const int64_t rank = module.down.shape()[0];
-    if (rank < 1) reader.fail(module.down_key, "is of rank 0");
-    if (module.alpha && settings.defined()) {
-      throw Error(ErrorCode::kInvalidInput, where,
-                  "module '{}' has an alpha, and PEFT's settings have another", printable(name));
+  adapter.report_ = file.report();
+  const TensorEntry* last = nullptr;
+  Tensor down, up;
+  for (const Change& change : file.changes()) {
+    if (change.down != last) {  // A serves all linears of a module
+      down = file.values(*change.down);
+      up = file.values(*change.up);
+      last = change.down;
     }
-    const double scale =
-        module.alpha ? *module.alpha / static_cast<double>(rank) : settings.scale(name, rank);
-    for (const LoraTarget& target : targets.at(module.path)) {
-      const int64_t out = target.shape[0];
-      const int64_t in = target.shape[1], given = module.down.shape()[1];
-      if (given != in) {
-        const bool wider = given > in && given % in == 0;
-        reader.fail(module.down_key,
-                    fmt::format("is {} instead of [rank, {}]{}", module.down.shape(), in,
-                                wider ? "; adapters for control, which widen a model's input, are "
-                                        "not supported"
-                                      : ""));
-      }
-      const Shape expected{target.rows.in_file(out), rank};
-      if (!target.rows.fits(out) || module.up.shape() != expected) {
-        reader.fail(module.up_key, fmt::format("is {} instead of {}", module.up.shape(), expected));
-      }
-      // Some files hold q, k and v twice, apart and as one: the first one counts.
-      if (adapter.modules_.contains(target.weight)) {
-        adapter.report_.unmatched.push_back(
-            fmt::format("{} (a second time for {})", module.up_key, target.weight));
-        continue;
-      }
-      const Tensor up = rows_times(module.up, out, target.rows, scale);
-      adapter.add(
-          name, target.weight,
-          target.rows.parts > 1 ? without_idle_ranks(module.down, up) : Module{module.down, up});
-    }
+    const LoraTarget& target = *change.target;
+    const Tensor rows = rows_times(up, target.shape[0], target.rows, change.scale);
+    adapter.add(change.module, target.weight,
+                target.rows.parts > 1 ? without_idle_ranks(down, rows) : Module{down, rows});
   }
-  if (adapter.modules_.empty()) {
-    throw Error(ErrorCode::kInvalidInput, where, "no tensor matches a linear of the model{}",
-                adapter.report_.unmatched.empty()
-                    ? ""
-                    : fmt::format(": '{}', ...", printable(adapter.report_.unmatched[0])));
-  }
-  adapter.report_.matched = static_cast<int>(adapter.modules_.size());
   return adapter;
 }
 

@@ -37,6 +37,10 @@ struct LoraReport {
   std::string base, base_precision;
 };
 
+// That a file is an adapter, whatever model it may be for: an Error that names the tensor where it
+// is not, or is of a kind that is not supported, or holds NaN.
+void check_lora_file(const std::filesystem::path& file);
+
 class LoraAdapter {
  public:
   struct Module {
@@ -48,6 +52,8 @@ class LoraAdapter {
   // module without its other half or of another shape, NaN and kinds of adapters that are not
   // low-rank products are Errors.
   static LoraAdapter load(const std::filesystem::path& path, const LoraTargets& targets);
+  // What would become of it, by names and shapes alone: soon known, however large it is.
+  static LoraReport examine(const std::filesystem::path& path, const LoraTargets& targets);
 
   // An Error where the adapter at this strength is beyond what can be computed with.
   void check_strength(float strength) const;

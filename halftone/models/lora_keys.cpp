@@ -1,5 +1,10 @@
 #include "halftone/models/lora_keys.h"
 
+#include <algorithm>
+
+#include "halftone/base/error.h"
+#include "halftone/models/float_values.h"
+
 namespace halftone {
 
 std::optional<LoraKey> split_lora_key(std::string_view name) {
@@ -61,16 +66,45 @@ std::string_view other_adapter_kind(std::string_view name) {
   return name.ends_with(".weight") || name.ends_with(".bias") ? "whole weights" : "";
 }
 
+namespace {
+
+// Whether it is added to a weight, and therefore does nothing where it is zero.
 bool is_difference(std::string_view name) {
   return other_adapter_kind(name).starts_with("differences");
 }
 
+// One of the norms that adapters for control, such as FLUX.1's Canny and Depth, bring along.
 bool is_norm_of_control(std::string_view name) {
   for (const std::string_view end : {"_norm.scale", ".norm_q.weight", ".norm_k.weight",
                                      ".norm_added_q.weight", ".norm_added_k.weight"}) {
     if (name.ends_with(end)) return true;
   }
   return false;
+}
+
+bool is_zero(const SafetensorsFile& file, const TensorEntry& entry) {
+  if (!is_high_precision(entry.dtype)) return false;
+  const auto values = float_values(file.tensor(entry));
+  return std::all_of(values.begin(), values.end(), [](float v) { return v == 0; });
+}
+
+}  // namespace
+
+void check_does_nothing(const SafetensorsFile& file, const TensorEntry& entry,
+                        const std::string& where) {
+  if (is_difference(entry.name) && is_zero(file, entry)) return;
+  for (const TensorEntry& other : file.tensors()) {
+    if (!is_norm_of_control(other.name)) continue;
+    throw Error(ErrorCode::kUnsupported, where,
+                "tensor '{}' replaces a norm of the model, as adapters for control (Canny, Depth) "
+                "do, which are not supported",
+                printable(other.name));
+  }
+  const std::string_view kind = other_adapter_kind(entry.name);
+  throw Error(ErrorCode::kUnsupported, where, "tensor '{}' is {}, which is not supported",
+              printable(entry.name),
+              kind.empty() ? "no part of a low-rank adapter"
+                           : fmt::format("part of an adapter of another kind: {}", kind));
 }
 
 bool is_for_another_component(std::string_view name) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "halftone/io/safetensors_file.h"
 #include "halftone/models/lora.h"
 
 namespace halftone {
@@ -21,11 +22,11 @@ std::optional<LoraKey> split_lora_key(std::string_view name);
 
 // What such a tensor belongs to: "DoRA", "LoHa"; empty where that is not known.
 std::string_view other_adapter_kind(std::string_view name);
-// Whether it is added to a weight, and therefore does nothing where it is zero.
-bool is_difference(std::string_view name);
-// Whether it is one of the norms that adapters for control, such as FLUX.1's Canny and Depth, bring
-// along.
-bool is_norm_of_control(std::string_view name);
+
+// To leave a tensor out that is no part of a low-rank product would change what the others stand
+// for, unless it is a difference that is zero everywhere: an Error that names it.
+void check_does_nothing(const SafetensorsFile& file, const TensorEntry& entry,
+                        const std::string& where);
 
 // Whether a tensor is for a part of a pipeline that adapters are not applied to, such as its text
 // encoder.

@@ -45,6 +45,7 @@ struct ApiContext {
 
 void add_job_routes(Router& router, ApiContext& api);
 void add_native_routes(Router& router, ApiContext& api);
+void add_lora_routes(Router& router, ApiContext& api);
 void add_dataset_routes(Router& router, ApiContext& api);
 void add_openai_routes(Router& router, ApiContext& api);
 void add_sdapi_routes(Router& router, ApiContext& api);

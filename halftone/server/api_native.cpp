@@ -50,7 +50,10 @@ ordered_json models_json(ApiContext& api) {
   for (const auto& model : api.shelf.models()) {
     std::vector<std::string> precisions;
     for (const std::string& key : loaded) {
-      if (key.starts_with(model->id + "|")) precisions.push_back(key.substr(model->id.size() + 1));
+      if (!key.starts_with(model->id + "|")) continue;
+      std::string precision = key.substr(model->id.size() + 1);
+      if (precision == "auto") precision = model->automatic(api.shelf.device());
+      if (std::ranges::count(precisions, precision) == 0) precisions.push_back(precision);
     }
     models.push_back(api.shelf.to_json(*model, precisions));
   }
@@ -71,6 +74,7 @@ HttpResponse info(ApiContext& api) {
                    {"most_count", limits.most_count},
                    {"most_prompt_bytes", limits.most_prompt_bytes},
                    {"most_upload_bytes", limits.most_upload_bytes},
+                   {"most_lora_bytes", limits.most_lora_bytes},
                    {"most_queued", limits.most_queued}};
   out["fallbacks"] = ordered_json::array();
   if (!api.shelf.device_why().empty()) {
@@ -157,17 +161,6 @@ void add_native_routes(Router& router, ApiContext& api) {
        .summary = "Models that can be asked for",
        .result = "ModelList",
        .answer = [&api](const ApiCall&) { return json_response({{"models", models_json(api)}}); }});
-  router.add({.method = "GET",
-              .pattern = "/api/loras",
-              .summary = "Adapters that can be asked for",
-              .result = "LoraList",
-              .answer = [&api](const ApiCall&) {
-                ordered_json loras = ordered_json::array();
-                for (const auto& adapter : api.shelf.adapters()) {
-                  loras.push_back(api.shelf.to_json(adapter));
-                }
-                return json_response({{"loras", loras}});
-              }});
   const RequestSchemas& schemas = api.schemas;
   router.add(submission(api, "/api/generate", "Makes pictures", schemas.generate,
                         [&api](const nlohmann::json& body) {

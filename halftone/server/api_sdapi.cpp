@@ -7,6 +7,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/text.h"
+#include "halftone/server/sdapi_names.h"
 
 namespace halftone {
 namespace {
@@ -84,20 +85,31 @@ json read_request(const json& body, const std::string& chosen, std::set<std::str
   const json settings = take("override_settings");
   if (settings.is_object() && settings.contains("sd_model_checkpoint") &&
       settings["sd_model_checkpoint"].is_string()) {
-    model = settings["sd_model_checkpoint"];
+    model = model_of_title(settings["sd_model_checkpoint"]);
   }
   if (!model.empty()) out["model"] = model;
-  for (const char* name : {"sampler_name", "sampler_index"}) {
-    const json sampler = take(name);
-    if (!sampler.is_string() || sampler == "" || sampler == "Automatic") continue;
-    std::string wanted = sampler;
-    for (char& c : wanted) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    for (const SchedulerChoice& choice : scheduler_choices()) {
-      if (choice.name == wanted) out["scheduler"] = wanted;
-    }
-    if (!out.contains("scheduler")) unused.insert(name);
-  }
   return out;
+}
+
+// The sampler that is asked for, where the model can use it.
+void choose_sampler(const json& body, const ModelOnShelf& model, json& request,
+                    std::set<std::string>& unused) {
+  const json schedule = body.value("scheduler", json(""));
+  for (const char* name : {"sampler_name", "sampler_index"}) {
+    const json sampler = body.value(name, json(""));
+    if (!sampler.is_string()) continue;
+    unused.erase(name);
+    if (sampler == "" || sampler == "Automatic") continue;
+    const std::string found =
+        scheduler_of_sampler(sampler, schedule.is_string() ? schedule.get<std::string>() : "",
+                             model.parts->recommended.scheduler);
+    if (found.empty()) unused.insert(name);
+    if (!found.empty() && !request.contains("scheduler")) request["scheduler"] = found;
+  }
+  const std::string chosen = request.value("scheduler", "");
+  if (chosen.ends_with("-karras") || schedule == "" || schedule == "Automatic") {
+    unused.erase("scheduler");
+  }
 }
 
 // A guidance that a distilled model has no use for is what these programs always send.
@@ -121,7 +133,22 @@ HttpResponse answer(ApiContext& api, const StoredJob& job, const json& asked,
     seeds.push_back(seed + static_cast<int64_t>(images.size()));
     images.push_back(base64(png));
   }
+  const std::string sampler = request.value("scheduler", "");
+  const std::string negative = request.value("negative", "");
+  ordered_json texts = ordered_json::array();
+  for (const auto& one : seeds) {  // as they write below their pictures
+    texts.push_back(
+        fmt::format("{}\n{}Steps: {}, Sampler: {}, CFG scale: {}, Seed: {}, Size: {}x{}, Model: {}",
+                    request.at("prompt").get<std::string>(),
+                    negative.empty() ? "" : "Negative prompt: " + negative + "\n",
+                    request.at("steps").dump(), sampler.empty() ? "the model's own" : sampler,
+                    request.at("guidance").dump(), one.dump(), request.at("width").dump(),
+                    request.at("height").dump(), request.at("model").get<std::string>()));
+  }
   ordered_json info = {{"prompt", request.at("prompt")},
+                       {"negative_prompt", negative},
+                       {"sampler_name", sampler},
+                       {"infotexts", texts},
                        {"seed", seed},
                        {"all_seeds", seeds},
                        {"width", request.at("width")},
@@ -150,7 +177,9 @@ void txt2img(ApiContext& api, Chosen& chosen, const ApiCall& call,
              const std::shared_ptr<HttpExchange>& exchange) {
   std::set<std::string> unused;
   json request = read_request(call.body, chosen.get(), unused);
-  drop_useless(*api.shelf.model(request.value("model", "")), request, unused);
+  const auto model = api.shelf.model(request.value("model", ""));
+  drop_useless(*model, request, unused);
+  choose_sampler(call.body, *model, request, unused);
   const StoredJob job = submit(api, txt2img_job(api, request), call.owner);
   reply_when_ended(api, job.id, exchange,
                    [&api, asked = call.body, unused](const StoredJob& ended) {
@@ -213,17 +242,42 @@ void add_sdapi_routes(Router& router, ApiContext& api) {
               }});
   get("/sdapi/v1/progress", "How far the picture is that is being made",
       [&api](const ApiCall&) { return progress(api); });
-  router.add({.method = "POST",
-              .pattern = "/sdapi/v1/interrupt",
-              .summary = "Ends the picture that is being made",
-              .result = "Any",
-              .answer = [&api](const ApiCall&) {
-                if (const auto job = under_way(api)) {
-                  api.store.cancel(job->id);
-                  api.cancel_soon(job->id);
-                }
-                return json_response(ordered_json::object());
-              }});
+  for (const char* pattern : {"/sdapi/v1/interrupt", "/sdapi/v1/skip"}) {
+    router.add({.method = "POST",
+                .pattern = pattern,
+                .summary = "Ends the picture that is being made",
+                .result = "Any",
+                .answer = [&api](const ApiCall&) {
+                  if (const auto job = under_way(api)) {
+                    api.store.cancel(job->id);
+                    api.cancel_soon(job->id);
+                  }
+                  return json_response(ordered_json::object());
+                }});
+  }
+  // Lists are always those of this moment.
+  for (const char* pattern : {"/sdapi/v1/refresh-checkpoints", "/sdapi/v1/refresh-loras"}) {
+    router.add({.method = "POST",
+                .pattern = pattern,
+                .summary = "Has nothing to do here",
+                .result = "Any",
+                .answer = [](const ApiCall&) { return json_response(ordered_json::object()); }});
+  }
+  // What they ask for before anything else, and what there is none of.
+  for (const char* pattern : {"/sdapi/v1/upscalers", "/sdapi/v1/sd-vae", "/sdapi/v1/prompt-styles",
+                              "/sdapi/v1/hypernetworks"}) {
+    get(pattern, "None", [](const ApiCall&) { return json_response(ordered_json::array()); });
+  }
+  get("/sdapi/v1/embeddings", "None", [](const ApiCall&) {
+    return json_response({{"loaded", ordered_json::object()}, {"skipped", ordered_json::object()}});
+  });
+  get("/sdapi/v1/schedulers", "Schedules of sigmas", [](const ApiCall&) {
+    ordered_json out = ordered_json::array();
+    for (const char* name : {"Automatic", "Karras"}) {
+      out.push_back({{"name", name}, {"label", name}});
+    }
+    return json_response(out);
+  });
   get("/sdapi/v1/options", "Which model is used", [&api, chosen](const ApiCall&) {
     std::string model = chosen->get();
     if (model.empty()) model = api.shelf.model("")->id;
@@ -235,14 +289,19 @@ void add_sdapi_routes(Router& router, ApiContext& api) {
               .body = &kAny,
               .result = "Any",
               .answer = [&api, chosen](const ApiCall& call) {
-                const auto wanted = call.body.find("sd_model_checkpoint");
-                if (wanted == call.body.end() || !wanted->is_string()) {
-                  throw invalid("sd_model_checkpoint", "is the one option here");
+                if (!call.body.is_object()) throw invalid("", "the body is no object");
+                ordered_json out = ordered_json::object();
+                for (const auto& [name, value] : call.body.items()) {
+                  if (name != "sd_model_checkpoint") {
+                    out["unused"].push_back(printable(name));
+                    continue;
+                  }
+                  if (!value.is_string()) throw invalid("sd_model_checkpoint", "is no text");
+                  const std::string id = api.shelf.model(model_of_title(value))->id;
+                  const std::scoped_lock lock(chosen->mutex);
+                  chosen->model = id;
                 }
-                const std::string id = api.shelf.model(*wanted)->id;
-                const std::scoped_lock lock(chosen->mutex);
-                chosen->model = id;
-                return json_response(ordered_json::object());
+                return json_response(out);
               }});
   get("/sdapi/v1/sd-models", "Models", [&api](const ApiCall&) {
     ordered_json models = ordered_json::array();

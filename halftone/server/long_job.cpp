@@ -107,11 +107,36 @@ void LongJob::add_file(const std::string& name, const std::string& type, const f
 }
 
 void LongJob::add_fallbacks(const std::vector<std::string>& lines) {
-  for (const std::string& line : lines) tell("fallback", {{"message", line}});
+  for (const std::string& line : lines) {
+    tell("fallback", {{"message", without_paths(line)}});
+  }
 }
 
-ordered_json choice_json(const Choice& choice) {
-  return {{"asked", choice.asked}, {"used", choice.used}, {"how", choice.how}, {"why", choice.why}};
+std::string LongJob::without_paths(const std::string& message) const {
+  return named_paths(message, folder_names());
+}
+
+FolderNames LongJob::folder_names() const {
+  FolderNames names;
+  const auto add = [&](const fs::path& folder, const std::string& name) {
+    if (!folder.empty()) names.emplace_back(fs::absolute(folder).lexically_normal(), name);
+  };
+  add(with_.folders.run(stored_.id), "");
+  if (request_.is_object() && request_.contains("dataset")) {
+    try {
+      const std::string dataset = request_["dataset"];
+      add(with_.datasets.folder(dataset), dataset);
+    } catch (const ApiError&) {  // it has gone
+    }
+  }
+  for (const auto& model : with_.shelf.models()) {
+    add(model->path, model->id);
+    add(model->base, model->base.filename());
+  }
+  for (const fs::path& folder : with_.shelf.options().loras) add(folder, "");
+  add(with_.folders.cache, "cache");
+  add(with_.folders.root, "");
+  return names;
 }
 
 }  // namespace halftone

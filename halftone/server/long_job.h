@@ -8,8 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "halftone/engine/choice_json.h"
 #include "halftone/engine/engine.h"
 #include "halftone/server/datasets.h"
+#include "halftone/server/names.h"
 #include "halftone/server/outbox.h"
 #include "halftone/server/shelf.h"
 #include "halftone/server/store.h"
@@ -64,6 +66,9 @@ class LongJob {
   // take it now, it waits for a later call. False: something waits.
   bool put(JobChange change);
   bool put_again();
+  // A message with the names of things in place of where they lie on this machine.
+  std::string without_paths(const std::string& message) const;
+  FolderNames folder_names() const;
 
  private:
   void note_lost(const std::vector<std::string>& lost);
@@ -75,8 +80,6 @@ class LongJob {
   Outbox outbox_;
   double told_ = 0;
 };
-
-nlohmann::ordered_json choice_json(const Choice& choice);
 
 // What is worth knowing in the end. Errors as everywhere; what is ended throws Error{kCancelled}.
 // `can_resume` becomes true as soon as a later attempt would go on from what is there.

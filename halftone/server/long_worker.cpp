@@ -99,6 +99,7 @@ void LongWorker::work(LongJob& job) {
     } else if (ended && job.late()) {
       told = {504, "timeout", "timeout", "it took longer than it was given"};
     }
+    told.message = job.without_paths(told.message);
     if (change.state == JobState::kFailed) change.error = dump(error_json(told)["error"]);
   } catch (const ApiError& error) {
     change.state = JobState::kFailed;
@@ -106,7 +107,8 @@ void LongWorker::work(LongJob& job) {
   } catch (const std::exception& error) {  // of a library, on the way
     change.state = JobState::kFailed;
     change.resume = can_resume;
-    change.error = dump(error_json({500, "internal", "", printable(error.what())})["error"]);
+    change.error = dump(
+        error_json({500, "internal", "", job.without_paths(printable(error.what()))})["error"]);
   }
   end(job, change);
 }

@@ -47,8 +47,8 @@ ordered_json run_quantize_job(LongJob& job) {
                        {"seconds_left", nullptr}});
   };
   events.note = [&](const std::string& line) {
-    notes.push_back(line);
-    job.tell("warning", {{"message", line}});
+    notes.push_back(job.without_paths(line));
+    job.tell("warning", {{"message", notes.back()}});
   };
   const ModelQuantizeResult result = quantize_model(with.engine, options, events);
   ordered_json summary;
@@ -57,7 +57,7 @@ ordered_json run_quantize_job(LongJob& job) {
   const auto made = with.shelf.model(name);
   summary["bytes_after"] = made->bytes;
   summary["certificate"] = certificate_json(result.certificate);
-  if (!result.uncertified.empty()) notes.push_back(result.uncertified);
+  if (!result.uncertified.empty()) notes.push_back(job.without_paths(result.uncertified));
   if (result.budget) notes.push_back(to_text(*result.budget));
   summary["notes"] = notes;
   summary["kept"] = ordered_json::array();

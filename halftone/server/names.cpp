@@ -1,5 +1,7 @@
 #include "halftone/server/names.h"
 
+#include <algorithm>
+
 #include "halftone/base/error.h"
 #include "halftone/server/api_error.h"
 
@@ -38,6 +40,42 @@ fs::path inside(const fs::path& folder, const std::string& field, const std::str
     throw not_found(fmt::format("there is no '{}'", printable(name)));
   }
   return path;
+}
+
+std::string named_folders(std::string text, FolderNames names) {
+  std::ranges::sort(names, [](const auto& a, const auto& b) {  // the innermost first
+    return a.first.size() > b.first.size();
+  });
+  const auto ends = [&](size_t at) {  // whether no name goes on here
+    return at >= text.size() || std::string_view("/ '\",;:)]<").find(text[at]) != std::string::npos;
+  };
+  for (const auto& [folder, name] : names) {
+    for (size_t at = text.find(folder); at != std::string::npos; at = text.find(folder, at)) {
+      size_t end = at + folder.size();
+      if (folder.size() < 2 || !ends(end)) {
+        at = end;
+        continue;
+      }
+      if (name.empty() && end < text.size() && text[end] == '/') ++end;
+      text.replace(at, end - at, name);
+      at += name.size();
+    }
+  }
+  return text;
+}
+
+std::string named_paths(std::string text, FolderNames names) {
+  text = named_folders(std::move(text), std::move(names));
+  // What no name is known for: "/usr/share/x.json" is "x.json". Not "and/or", nor a lone slash.
+  for (size_t at = text.find('/'); at != std::string::npos; at = text.find('/', at + 1)) {
+    const bool begins =
+        at == 0 || std::string_view(" '\"(,").find(text[at - 1]) != std::string::npos;
+    const size_t end = std::min(text.find_first_of(" '\",;:)", at), text.size());
+    const size_t last = text.rfind('/', end - 1);
+    if (!begins || last == at || last + 1 == end) continue;
+    text.erase(at, last + 1 - at);
+  }
+  return text;
 }
 
 }  // namespace halftone

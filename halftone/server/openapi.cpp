@@ -60,6 +60,9 @@ ordered_json answers_of(const Route& route) {
   ordered_json bad = {{"description", "What went wrong"}};
   bad["content"]["application/json"]["schema"] = reference("Error");
   ordered_json answers;
+  if (route.method == "PUT") {  // where something was there before
+    answers[route.result.empty() ? "204" : "200"] = good;
+  }
   answers[std::to_string(route.status)] = std::move(good);
   answers["default"] = std::move(bad);
   return answers;

@@ -53,13 +53,23 @@ inline constexpr const char* kAnswerSchemas = R"JSON({
   "defaults": {"type": "object", "required": ["width", "height", "steps", "guidance", "negative",
     "multiple"]},
   "schedulers": {"type": "array", "items": {"type": "string"}},
+  "default_scheduler": {"type": "string"},
   "memory": {"type": "object"}, "supports_compile": {"type": "boolean"},
-  "trains": {"type": "object", "required": ["possible", "why", "resolution", "precisions",
-    "backward", "compile"]}}},
+  "trains": {"type": "object", "required": ["possible", "why", "modes", "resolution", "precisions",
+    "backward", "compile"]},
+  "quantizes": {"type": "object", "required": ["possible", "why"]}}},
 "ModelList": {"type": "object", "required": ["models"], "properties": {
   "models": {"type": "array", "items": {"$ref": "#/components/schemas/Model"}}}},
-"Lora": {"type": "object", "required": ["name", "bytes", "changed"], "properties": {
+"Lora": {"type": "object", "required": ["name", "bytes", "changed", "editable", "error", "fits",
+    "partly", "unfit"], "properties": {
   "name": {"type": "string"}, "bytes": {"type": "integer"}, "changed": {"type": "number"},
+  "editable": {"type": "boolean"}, "error": {"type": "string"},
+  "fits": {"type": "array", "items": {"type": "string"}},
+  "partly": {"type": "array", "items": {"type": "object",
+    "required": ["model", "unmatched", "first"], "properties": {"model": {"type": "string"},
+    "unmatched": {"type": "integer"}, "first": {"type": "string"}}}},
+  "unfit": {"type": "array", "items": {"type": "object", "required": ["model", "why"],
+    "properties": {"model": {"type": "string"}, "why": {"type": "string"}}}},
   "base_precision": {"type": "string"}, "base_hash": {"type": "string"},
   "trigger": {"type": "string"}, "steps": {"type": "string"}}},
 "LoraList": {"type": "object", "required": ["loras"], "properties": {

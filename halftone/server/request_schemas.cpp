@@ -116,7 +116,11 @@ RequestSchemas::RequestSchemas(const RequestLimits& limits) {
        "A model in 8 or 4 bits, as a new model",
        {model, Field::text("name", "Of the new model").needed(),
         Field::text("format", "Of its linears").one_of(format_names_of(false)).needed(),
-        Field::text("budget", "auto, cosine=C or bytes=SIZE: a format for each linear").or_else(""),
+        Field::text("budget",
+                    "A format for each linear: auto, cosine=C, or bytes=SIZE of the layers that "
+                    "are quantized, "
+                    "those that stay as they are not counted")
+            .or_else(""),
         Field::boolean("calibrate", "Run prompts, and use what is seen").or_else(true),
         Field::integer("samples", "Pictures to calibrate on; 0: one per prompt", 0, 1000)
             .or_else(0),

@@ -107,9 +107,22 @@ NewJob generate_job(const RequestSchemas& schemas, const RequestLimits& limits, 
       throw invalid("scheduler", error.message());
     }
   }
-  for (const json& lora : request["loras"]) shelf.adapter(lora["name"]);
+  for (const json& lora : request["loras"]) {
+    const AdapterFit fit = shelf.fit(shelf.adapter(lora["name"]), *model);
+    if (fit.why_not.empty()) continue;
+    throw invalid("loras", fmt::format("'{}' does not fit '{}': {}",
+                                       lora["name"].get<std::string>(), model->id, fit.why_not));
+  }
   const std::string key = fmt::format("{}|{}", model->id, request["precision"].get<std::string>());
   return job_of("generate", key, std::move(request));
+}
+
+std::string why_not_quantized(const ModelOnShelf& model) {
+  if (!model.base.empty()) {
+    return fmt::format("'{}' is a single file; quantizing takes a folder", model.id);
+  }
+  if (model.stored.empty()) return "";
+  return fmt::format("'{}' is stored as {} already", model.id, model.stored);
 }
 
 void check_new_model(Shelf& shelf, const std::filesystem::path& models, const std::string& name) {
@@ -132,13 +145,7 @@ NewJob quantize_job(const RequestSchemas& schemas, Shelf& shelf, const json& bod
   }
   const auto model = shelf.model(request["model"]);
   request["model"] = model->id;
-  if (!model->base.empty()) {
-    throw invalid("model",
-                  fmt::format("'{}' is a single file; quantizing takes a folder", model->id));
-  }
-  if (!model->stored.empty()) {
-    throw invalid("model", fmt::format("'{}' is stored as {} already", model->id, model->stored));
-  }
+  if (const std::string why = why_not_quantized(*model); !why.empty()) throw invalid("model", why);
   check_new_model(shelf, models, request["name"]);
   if (const std::string budget = request["budget"]; !budget.empty()) {
     parse_budget(budget, *find_format(request["format"].get<std::string>()));

@@ -18,7 +18,8 @@ struct RequestLimits {
   int most_steps = 200;
   int most_count = 64;
   uint64_t most_prompt_bytes = 8192;
-  int64_t most_upload_bytes = 64 << 20;
+  int64_t most_upload_bytes = 64 << 20;  // of a picture
+  int64_t most_lora_bytes = 512 << 20;   // of an adapter
   int64_t most_queued = 256;
   int64_t most_train_steps = 100000;
 };
@@ -33,6 +34,8 @@ struct RequestSchemas {
 };
 
 // An ApiError where a model of this name is there, whoever made it.
+// Why a model cannot be quantized; empty: it can.
+std::string why_not_quantized(const ModelOnShelf& model);
 void check_new_model(Shelf& shelf, const std::filesystem::path& models, const std::string& name);
 
 // A job as it is queued: the request with everything filled in.

@@ -30,6 +30,7 @@ struct Route {
   std::string summary;
   const ObjectSchema* body = nullptr;
   bool takes_bytes = false;  // a body that is no JSON
+  int64_t most_bytes = 0;    // of that; 0: as much as a picture may have
   bool open = false;         // needs no key
   std::string result;        // the name of a schema in the document, or a media type
   int status = 200;          // where all is well

@@ -162,8 +162,8 @@ class Server::Impl {
              wall_seconds()} {
     check_openness(options_, *store_);
     for (const auto add :
-         {add_operation_routes, add_native_routes, add_job_routes, add_dataset_routes,
-          add_openai_routes, add_sdapi_routes, add_page_routes}) {
+         {add_operation_routes, add_native_routes, add_job_routes, add_lora_routes,
+          add_dataset_routes, add_openai_routes, add_sdapi_routes, add_page_routes}) {
       add(router_, api_);
     }
     GenerateWorkerOptions worker;
@@ -233,8 +233,9 @@ class Server::Impl {
       constexpr uint64_t kJson = 1 << 20;
       try {
         const Router::Match match = router_.find(method, path);
-        return match.route->takes_bytes ? static_cast<uint64_t>(options_.limits.most_upload_bytes)
-                                        : kJson;
+        if (!match.route->takes_bytes) return kJson;
+        const int64_t own = match.route->most_bytes;
+        return static_cast<uint64_t>(own > 0 ? own : options_.limits.most_upload_bytes);
       } catch (const ApiError&) {
         return kJson;
       }

@@ -20,7 +20,7 @@ namespace halftone {
 
 struct ShelfOptions {
   std::vector<std::filesystem::path> models;  // folders of models, or models themselves
-  std::vector<std::filesystem::path> loras;   // folders of adapters
+  std::vector<std::filesystem::path> loras;   // folders of adapters, the first being our own
   std::string device = "auto";
   int threads = 0;
   double threshold = 0.99;
@@ -38,15 +38,33 @@ struct ModelOnShelf {
   std::string stored;                       // the format that its weights are stored in, or empty
   bool stored_is_chosen = false;            // by precision "auto"
   std::string stored_why;
+  LoraTargets lora_targets;  // what adapters can change
+  std::string state;         // changes with its files
+
+  // What precision "auto" means for it on a device.
+  std::string automatic(const DeviceInfo& device) const;
 };
 
 struct AdapterOnShelf {
   std::string name;
   std::filesystem::path path;
+  std::string error;  // why it cannot be used with any model; empty: it can
   int64_t bytes = 0;
   double changed = 0;  // seconds since 1970
   std::string base_hash, base_precision, trigger, steps;
+  std::string state;  // changes with its file
 };
+
+// Whether an adapter can be applied to a model, by the names and shapes of its tensors.
+struct AdapterFit {
+  std::string why_not;                 // empty: it can, and then
+  std::vector<std::string> unmatched;  // these of its tensors match nothing
+};
+
+// What a file is now, as text that changes with it; empty where there is none.
+std::string file_state(const std::filesystem::path& path);
+// What lies in a folder, by name, but for what begins with a dot.
+std::vector<std::filesystem::path> visible_entries(const std::filesystem::path& folder);
 
 // What it says, for clients; null where there is none.
 nlohmann::ordered_json certificate_json(const std::optional<Certificate>& certificate);
@@ -61,6 +79,12 @@ class Shelf {
   // An empty name: the first. ApiErrors name "model", and "loras" where there is no such adapter.
   std::shared_ptr<const ModelOnShelf> model(const std::string& id);
   AdapterOnShelf adapter(const std::string& name);
+  AdapterFit fit(const AdapterOnShelf& adapter, const ModelOnShelf& model);
+
+  // An adapter of this name, in the folder that is the server's own. True where it is a new one;
+  // one that is there is replaced only where that is wanted. ApiErrors say what is wrong with it.
+  bool put_adapter(const std::string& name, const std::string& bytes, bool replace);
+  void remove_adapter(const std::string& name);
 
   ModelSpec spec(const ModelOnShelf& model, const std::string& precision) const;
   const DeviceInfo& device() const { return device_; }
@@ -70,11 +94,14 @@ class Shelf {
   // As clients see it.
   nlohmann::ordered_json to_json(const ModelOnShelf& model,
                                  const std::vector<std::string>& loaded) const;
-  nlohmann::ordered_json to_json(const AdapterOnShelf& adapter) const;
+  nlohmann::ordered_json to_json(const AdapterOnShelf& adapter);
 
  private:
   std::shared_ptr<const ModelOnShelf> read(const std::filesystem::path& path,
-                                           const std::filesystem::path& base) const;
+                                           const std::filesystem::path& base,
+                                           const std::string& state) const;
+  AdapterOnShelf read_adapter(const std::filesystem::path& path, const std::string& state) const;
+  bool is_own(const AdapterOnShelf& adapter) const;
 
   ShelfOptions options_;
   DeviceInfo device_;
@@ -82,6 +109,8 @@ class Shelf {
   std::mutex mutex_;
   // By path and the state of its files.
   std::map<std::string, std::shared_ptr<const ModelOnShelf>> known_;
+  std::map<std::string, AdapterOnShelf> known_adapters_;
+  std::map<std::string, AdapterFit> known_fits_;  // by the states of both
 };
 
 }  // namespace halftone

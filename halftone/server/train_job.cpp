@@ -6,11 +6,12 @@
 #include "halftone/base/files.h"
 #include "halftone/base/text.h"
 #include "halftone/io/output.h"
+#include "halftone/quantize/quantize_checkpoint.h"
 #include "halftone/server/api_error.h"
 #include "halftone/server/long_job.h"
 #include "halftone/server/names.h"
 #include "halftone/server/requests.h"
-#include "halftone/training/train.h"
+#include "halftone/training/train_names.h"
 
 namespace halftone {
 namespace {
@@ -21,37 +22,32 @@ using nlohmann::ordered_json;
 
 bool is_lora(const json& request) { return request.at("mode") == "lora"; }
 
-// What will have the result's name.
+// What will have the result's name: an adapter's file, or a model's folder.
 fs::path place_of(const json& request, const DataFolders& folders) {
   const std::string name = request.at("name");
-  return (is_lora(request) ? folders.loras : folders.models) / (name + ".safetensors");
+  return is_lora(request) ? folders.loras / (name + ".safetensors") : folders.models / name;
 }
 
-TrainRules rules_of(const json& request) {
-  TrainRules rules;
-  const std::string mode = request.at("mode");
-  rules.mode = mode == "full"  ? TrainMode::kFull
-               : mode == "qat" ? TrainMode::kQat
-                               : TrainMode::kLora;
+void set_rules(const json& request, TrainOptions& options) {
+  TrainNames names;
+  names.mode = request.at("mode");
+  names.schedule = request.at("schedule");
+  names.optimizer = request.at("optimizer");
+  names.recompute = request.at("recompute");
+  names.backward = request.at("backward");
+  set_rules(names, options);
+  TrainRules& rules = options.rules;
   rules.steps = request.at("steps");
   rules.batch = request.at("batch");
   rules.accumulate = request.at("accumulate");
   rules.rank = request.at("rank");
   rules.alpha = request.value("alpha", static_cast<float>(rules.rank));
-  rules.optimizer.learning_rate = request.value("lr", is_lora(request) ? 1e-4f : 1e-5f);
-  rules.rate = request.at("schedule") == "cosine" ? RateShape::kCosine : RateShape::kConstant;
+  rules.optimizer.learning_rate = request.value("lr", usual_learning_rate(rules.mode));
   rules.warmup = request.at("warmup");
-  rules.small_moments = request.at("optimizer") == "adamw8bit";
-  const std::string recompute = request.at("recompute");
-  rules.recompute = recompute == "none"     ? Recompute::kNone
-                    : recompute == "blocks" ? Recompute::kBlocks
-                                            : Recompute::kRows;
   rules.caption_dropout = request.at("caption_dropout");
   rules.dropout = request.at("dropout");
   rules.average = request.at("ema");
   rules.seed = request.at("seed");
-  rules.fp8_gradients = request.at("backward") == "fp8";
-  return rules;
 }
 
 TrainOptions options_of(LongJob& job) {
@@ -68,8 +64,7 @@ TrainOptions options_of(LongJob& job) {
   fs::create_directories(run, ignored);
   options.output = run / (request.at("name").get<std::string>() + ".safetensors");
   options.cache = with.folders.cache;
-  options.rules = rules_of(request);
-  options.choose_backward = request.at("backward") == "auto";
+  set_rules(request, options);
   options.targets = request.at("targets").get<std::vector<std::string>>();
   options.resolution = request.value("resolution", int64_t{0});
   options.captions.trigger = request.at("trigger");
@@ -121,8 +116,7 @@ class Teller {
     job_.tell_progress(progress, true);  // every step is a point of the curve
   }
   void operator()(const TrainWarning& e) {
-    warnings.push_back(e.message);
-    job_.tell("warning", {{"message", e.message}});
+    job_.tell("warning", {{"message", job_.without_paths(e.message)}});
   }
   void operator()(const CheckpointSaved& e) {
     can_resume_ = true;
@@ -143,27 +137,14 @@ class Teller {
   void operator()(const TrainComplete&) {}
 
   ordered_json summary = ordered_json::object();
-  std::vector<std::string> warnings;
 
  private:
   LongJob& job_;
   bool& can_resume_;
 };
 
-// The result under its name among adapters or models: the run's own file stays where it is.
-void put_in_place(LongJob& job, const fs::path& result) {
-  const fs::path place = place_of(job.request(), job.with().folders);
-  if (!is_lora(job.request())) {
-    const auto base = job.with().shelf.model(job.request().at("model"));
-    const fs::path folder = base->base.empty() ? base->path : base->base;
-    write_file(fs::path(place).replace_extension(".json"),
-               dump(ordered_json{{"base", fs::absolute(folder).string()}}) + "\n");
-  }
-  if (path_exists(place)) {  // since it was asked for
-    throw ApiError(409, "conflict", "name",
-                   fmt::format("there is one called '{}' by now; this one's is among its results",
-                               job.request().at("name").get<std::string>()));
-  }
+// `result` as `place`, which nothing may be yet; without a copy where that can be.
+void link_or_copy(const fs::path& result, const fs::path& place) {
   const fs::path beside = place.string() + ".new";
   std::error_code error;
   fs::remove(beside, error);
@@ -171,6 +152,32 @@ void put_in_place(LongJob& job, const fs::path& result) {
   if (error) fs::copy_file(result, beside, fs::copy_options::overwrite_existing, error);
   if (!error) fs::rename(beside, place, error);
   if (error) throw Error(write_error(error.value()), place.string(), "{}", error.message());
+}
+
+// Trained weights as a model: all that the one they come from has besides its own.
+void make_model(LongJob& job, const fs::path& result, const fs::path& place) {
+  const auto from = job.with().shelf.model(job.request().at("model"));
+  const std::string part(from->parts->denoiser->folder());
+  OutputFolder folder(place);
+  folder.write([&] {
+    copy_model_folder(from->base.empty() ? from->path : from->base, folder.staging(), part,
+                      [&](const Progress&) {
+                        if (job.ended()) throw Error(ErrorCode::kCancelled, "", "interrupted");
+                      });
+    link_or_copy(result, folder.staging() / part / "diffusion_pytorch_model.safetensors");
+  });
+  folder.commit({});
+}
+
+// The result under its name among adapters or models: the run's own file stays where it is.
+void put_in_place(LongJob& job, const fs::path& result) {
+  const fs::path place = place_of(job.request(), job.with().folders);
+  if (path_exists(place)) {  // since it was asked for
+    throw ApiError(409, "conflict", "name",
+                   fmt::format("there is one called '{}' by now; this one's is among its results",
+                               job.request().at("name").get<std::string>()));
+  }
+  is_lora(job.request()) ? link_or_copy(result, place) : make_model(job, result, place);
 }
 
 // Patterns of which one matches no weight at all are a mistake that can be told at once.
@@ -250,6 +257,9 @@ ordered_json run_train_job(LongJob& job, bool& can_resume) {
   job.add_file(fs::path(result.output).filename().string(), "application/octet-stream",
                result.output, {{"media", lora ? "adapter" : "model"}});
   if (!result.report.empty()) {
+    const auto page = Storage::map_file(result.report);
+    const auto* text = reinterpret_cast<const char*>(page->bytes().data());
+    write_file(result.report, named_folders({text, page->size()}, job.folder_names()));
     job.add_file("report.html", "text/html; charset=utf-8", result.report, {{"media", "page"}});
   }
   put_in_place(job, result.output);
@@ -271,11 +281,12 @@ ordered_json run_train_job(LongJob& job, bool& can_resume) {
   summary["samples_per_second"] = result.samples_per_second;
   summary["peak_bytes"] = result.peak_bytes;
   summary["pictures"] = result.pictures;
-  summary["notes"] = result.notes;
+  summary["notes"] = ordered_json::array();
+  for (const std::string& note : result.notes) summary["notes"].push_back(job.without_paths(note));
   summary["skipped"] = ordered_json::array();
   for (const SkippedFile& file : result.skipped) {
     summary["skipped"].push_back(
-        {{"file", fs::path(file.file).filename().string()}, {"why", file.why}});
+        {{"file", fs::path(file.file).filename().string()}, {"why", job.without_paths(file.why)}});
   }
   return summary;
 }

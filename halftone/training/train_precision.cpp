@@ -96,8 +96,14 @@ void choose_precision(TrainOptions& options, LoadedModel& loaded, const std::str
 
 Choice chosen_backward(const TrainOptions& options, const LoadedModel& loaded) {
   const bool fp8 = options.rules.fp8_gradients;
-  const char* wide = loaded.model->options().activations == DType::kBF16 ? "bf16" : "fp32";
-  Choice choice = {options.choose_backward ? "auto" : fp8 ? "fp8" : "bf16", wide, "native", ""};
+  const bool bf16 = loaded.model->options().activations == DType::kBF16;
+  const Format& wide = bf16 ? formats::bf16 : formats::fp32;
+  const FormatSupport how = format_support(loaded.device_info, wide);
+  Choice choice = {options.choose_backward ? "auto"
+                   : fp8                   ? "fp8"
+                                           : "bf16",
+                   std::string(wide.name), std::string(to_string(how.support)),
+                   std::string(how.why)};
   if (fp8 && loaded.model->report().formats.empty()) {
     choice.why = fmt::format("the base is in {}", loaded.precision.used);
   } else if (fp8) {

@@ -99,11 +99,33 @@ TEST_F(ApiClients, A1111Pictures) {
   EXPECT_EQ(a1111({{"override_settings", {{"sd_model_checkpoint", "none"}}}}).status, 400);
 }
 
+// What its programs send unasked, for models that this one is not.
+TEST_F(ApiClients, A1111SamplersAreThoseThatTheModelHas) {
+  const auto used = [&](const json& more) {
+    const json reply = a1111(more).json();
+    EXPECT_TRUE(reply.contains("info")) << reply;
+    const json info = json::parse(reply.value("info", "{}"));
+    const json& unused = info["unused"];
+    const bool left = std::find(unused.begin(), unused.end(), "sampler_name") != unused.end();
+    return info["sampler_name"].get<std::string>() + (left ? ", unused" : "");
+  };
+  EXPECT_EQ(used({{"sampler_name", "Euler"}, {"scheduler", "Automatic"}}), "flow-euler");
+  EXPECT_EQ(used({{"sampler_name", "Euler a"}}), ", unused");
+  EXPECT_EQ(used({{"sampler_name", "DPM++ 2M"}, {"scheduler", "Karras"}}), "dpm++-2m");
+  EXPECT_EQ(used({{"sampler_name", "unipc"}}), "unipc");
+  EXPECT_EQ(used({{"sampler_name", "Automatic"}}), "");
+  EXPECT_EQ(used({{"sampler_name", 5}}), ", unused");
+  const json info = json::parse(a1111({{"seed", 3}}).json()["info"].get<std::string>());
+  EXPECT_THAT(info["infotexts"][0].get<std::string>(), testing::HasSubstr("Seed: 3, Size: "));
+}
+
 TEST_F(ApiClients, A1111ChoosesWatchesAndInterrupts) {
   EXPECT_EQ(get("/sdapi/v1/sd-models").json()[0]["model_name"], "emoji");
   EXPECT_EQ(post("/sdapi/v1/options", {{"sd_model_checkpoint", "none"}}).status, 400);
   EXPECT_EQ(post("/sdapi/v1/options", {{"sd_model_checkpoint", "emoji"}}).status, 200);
   EXPECT_EQ(get("/sdapi/v1/options").json()["sd_model_checkpoint"], "emoji");
+  const json several = {{"sd_model_checkpoint", "emoji [1a2b3c]"}, {"samples_save", true}};
+  EXPECT_EQ(post("/sdapi/v1/options", several).json()["unused"], json({"samples_save"}));
   EXPECT_EQ(get("/sdapi/v1/progress").json()["progress"], 0.0);
   const std::string id = submit_picture(endless());
   ASSERT_FALSE(wait_for(id, "progress", 3).is_null());

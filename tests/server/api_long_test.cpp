@@ -167,6 +167,53 @@ TEST_F(ApiLong, ADatasetThatHasGoneFailsItsTraining) {
   EXPECT_EQ(job["error"]["field"], "dataset");
 }
 
+TEST_F(ApiLong, ATrainedModelIsAModelLikeOthers) {
+  for (const char* mode : {"full", "qat"}) {
+    json body = small_training(mode, 1);
+    body["mode"] = mode;
+    body["precision"] = mode == std::string("qat") ? "mxfp8" : "auto";
+    const json job = ended(submit("/api/train", body));
+    ASSERT_EQ(job["state"], "done") << job;
+    EXPECT_EQ(job["summary"]["model"], mode);
+    EXPECT_EQ(job["summary"]["lora"], nullptr);
+    EXPECT_THAT(post("/api/train", body), IsError(409, "conflict", "name"));
+    const json made = ended(submit_picture({{"model", mode}}));
+    EXPECT_EQ(made["state"], "done") << made;
+  }
+  EXPECT_EQ(get("/api/loras").json()["loras"], json::array());
+  json full;
+  const json models = get("/api/models").json()["models"];
+  for (const json& model : models) {
+    if (model["id"] == "full") full = model;
+  }
+  ASSERT_TRUE(full.is_object());
+  EXPECT_EQ(full["error"], "");
+  EXPECT_EQ(full["quantizes"]["possible"], true);
+  EXPECT_EQ(full["loaded"], json({full["recommended"]["precision"]})) << "named, and not 'auto'";
+  const json small =
+      ended(submit("/api/quantize",
+                   {{"model", "full"}, {"name", "less"}, {"format", "fp8"}, {"calibrate", false}}));
+  EXPECT_EQ(small["state"], "done") << small;
+  EXPECT_TRUE(fs::exists(dir_ / "data/models/full/model_index.json"));
+}
+
+TEST_F(ApiLong, MessagesNameThingsAndNoPlaces) {
+  test::write_file(dir_ / "data/datasets/set/torn.png", "no picture");
+  test::write_file(dir_ / "data/datasets/set/torn.txt", "a square");
+  const std::string id = submit("/api/train", small_training("style", 2));
+  const json job = ended(id);
+  ASSERT_EQ(job["state"], "done") << job;
+  EXPECT_THAT(job["summary"]["notes"].dump(), HasSubstr("the first: set/torn.png"));
+  EXPECT_THAT(job.dump(), testing::Not(HasSubstr(dir_.path().string())));
+  for (const test::SseEvent& event : events(id)) {
+    EXPECT_THAT(event.data.dump(), testing::Not(HasSubstr(dir_.path().string())));
+  }
+  for (const json& result : job["results"]) {
+    if (result["media"] != "page") continue;
+    EXPECT_THAT(get(result["url"]).body, testing::Not(HasSubstr(dir_.path().string())));
+  }
+}
+
 TEST_F(ApiLong, QuantizedIntoAModelThatIsUsedAndCompared) {
   const std::string id = submit("/api/quantize", {{"name", "small"},
                                                   {"format", "mxfp8"},

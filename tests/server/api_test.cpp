@@ -3,6 +3,7 @@
 
 #include "tests/server/api_fixture.h"
 #include "tests/server/api_schema.h"
+#include "tests/server/lora_bytes.h"
 
 namespace halftone {
 namespace {
@@ -87,24 +88,54 @@ class ApiRoutes : public ApiTest {
 };
 
 TEST_F(ApiRoutes, AllAnswerAsTheDocumentSays) {
-  for (const char* path : {"/healthz", "/readyz", "/metrics", "/openapi.json", "/", "/favicon.ico",
-                           "/api/info", "/api/models", "/api/loras", "/api/jobs", "/api/datasets",
-                           "/v1/models", "/sdapi/v1/progress", "/sdapi/v1/options",
-                           "/sdapi/v1/sd-models", "/sdapi/v1/loras", "/sdapi/v1/samplers"}) {
+  for (const char* path : {"/healthz",
+                           "/readyz",
+                           "/metrics",
+                           "/openapi.json",
+                           "/",
+                           "/favicon.ico",
+                           "/api/info",
+                           "/api/models",
+                           "/api/loras",
+                           "/api/jobs",
+                           "/api/datasets",
+                           "/v1/models",
+                           "/sdapi/v1/progress",
+                           "/sdapi/v1/options",
+                           "/sdapi/v1/sd-models",
+                           "/sdapi/v1/loras",
+                           "/sdapi/v1/samplers",
+                           "/sdapi/v1/upscalers",
+                           "/sdapi/v1/sd-vae",
+                           "/sdapi/v1/prompt-styles",
+                           "/sdapi/v1/hypernetworks",
+                           "/sdapi/v1/embeddings",
+                           "/sdapi/v1/schedulers"}) {
     expect(200, ask("GET", path, path));
   }
   expect(404, ask("GET", "/studio/{file}", "/studio/nothing.js"));
   expect(200, ask("GET", "/v1/models/{id}", "/v1/models/emoji"));
   expect(200,
          ask("POST", "/sdapi/v1/options", "/sdapi/v1/options", {{"sd_model_checkpoint", "emoji"}}));
-  expect(200, ask("POST", "/sdapi/v1/interrupt", "/sdapi/v1/interrupt"));
+  for (const char* path : {"/sdapi/v1/interrupt", "/sdapi/v1/skip", "/sdapi/v1/refresh-loras",
+                           "/sdapi/v1/refresh-checkpoints"}) {
+    expect(200, ask("POST", path, path));
+  }
   expect(401, ask("POST", "/api/login", "/api/login", {{"key", "no such key"}}));
   expect(204, ask("POST", "/api/logout", "/api/logout"));
+
+  const std::string lora_path = "/api/loras/{name}", lora = "/api/loras/some";
+  expect(201, ask("PUT", lora_path, lora, nullptr, test::some_lora()));
+  expect(200, ask("PUT", lora_path, lora + "?replace=true", nullptr, test::some_lora()));
+  expect(409, ask("PUT", lora_path, lora, nullptr, test::some_lora()));
+  expect(200, ask("GET", "/api/loras", "/api/loras"));
+  expect(204, ask("DELETE", lora_path, lora));
 
   const std::string set = "/api/datasets/set", file = set + "/files/a.png";
   const std::string set_path = "/api/datasets/{name}", file_path = set_path + "/files/{file}";
   expect(201, ask("POST", "/api/datasets", "/api/datasets", {{"name", "set"}}));
   expect(201, ask("PUT", file_path, file, nullptr, some_png()));
+  expect(204, ask("PUT", file_path, file, nullptr, some_png()));
   expect(200, ask("GET", file_path, file));
   expect(200, ask("GET", set_path, set));
   expect(200, ask("GET", "/api/datasets", "/api/datasets"));

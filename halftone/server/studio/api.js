@@ -72,5 +72,9 @@ export const api = {
   removeDataset: (name) => call("DELETE", `/api/datasets/${part(name)}`),
   putFile: (name, file, body, type) =>
     call("PUT", `/api/datasets/${part(name)}/files/${path(file)}`, body, { type, patience: 600 }),
+  putLora: (name, body, replace) =>
+    call("PUT", `/api/loras/${part(name)}${replace ? "?replace=true" : ""}`, body,
+      { type: "application/octet-stream", patience: 1800 }),
+  removeLora: (name) => call("DELETE", `/api/loras/${part(name)}`),
   removeFile: (name, file) => call("DELETE", `/api/datasets/${part(name)}/files/${path(file)}`),
 };

@@ -106,6 +106,9 @@ async function begin() {
   }
 }
 
+// A file that misses its field must not take the page away.
+for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => event.preventDefault());
+
 await loadIcons().catch(() => {});  // words are enough
 installTabs();
 installTheme();

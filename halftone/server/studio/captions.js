@@ -18,9 +18,11 @@ export function makeCaptions({ onpick }) {
   const add = h("button", { type: "button", onclick: () => chooser.click() }, icon("plus"), "Add pictures");
   const tools = h("div.row");
   const drop = h("div.drop", null, icon("upload"),
-    h("p", null, h("b", null, "Drop pictures or a folder here")),
-    h("p.muted", null, "PNG, JPEG or WebP. A caption in NAME.txt beside NAME.png comes along."),
-    h("div.row.centre", null, h("button", { type: "button", onclick: () => chooser.click() }, icon("picture"), "Choose pictures")));
+    h("p", null, h("b", null, "1. Drop pictures or a folder here")),
+    h("p.muted", null, "Ten to thirty of the same person, thing or style are a good start. PNG, JPEG or WebP; captions in NAME.txt beside NAME.png come along."),
+    h("div.row.centre", null, h("button", { type: "button", onclick: () => chooser.click() }, icon("picture"), "Choose pictures")),
+    h("p", null, h("b", null, "2. Write below each what it shows")),
+    h("p", null, h("b", null, "3. Name the result and start the training")));
   const sending = h("div.sending", { role: "status", hidden: true });
   const skipped = h("details.skipped", { hidden: true });
   const grid = h("div.captions");
@@ -124,8 +126,8 @@ export function makeCaptions({ onpick }) {
   async function show(which) {
     name = which;
     data = null;
-    setText(title, which || "A new folder");
-    setText(counts, which ? "Reading…" : "Pictures that you drop here go into a folder of their own.");
+    setText(title, which || "Teach it something new");
+    setText(counts, which ? "Reading…" : "");
     fill(grid);
     grid.views = new Map();
     fill(tools);

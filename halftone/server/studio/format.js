@@ -80,6 +80,19 @@ export const moment = (time) =>
 export const loss = (value) => (Number.isFinite(value)
   ? (Math.abs(value) < 0.001 ? value.toExponential(2) : value.toPrecision(4)) : "no number");
 
+/// A device as it is chosen, "cuda:0", in words.
+export const deviceWords = (name) => (name === "cpu" ? "the processor"
+  : String(name).replace(/^cuda:?/, "GPU ").trim());
+
+/// A choice that was made, in words: what, how, and why where it is not what was asked for.
+export function choiceWords(choice) {
+  if (!choice) return "";
+  const asked = choice.asked === "auto" || !choice.asked ? "chosen here"
+    : choice.asked !== choice.used ? `instead of ${precisionName(choice.asked)}` : "";
+  const what = [precisionName(choice.used), choice.how, asked].filter(Boolean).join(", ");
+  return choice.why && (asked || choice.how !== "native") ? `${what}: ${choice.why}` : what;
+}
+
 export function timeLeft(progress) {
   return Number.isFinite(progress?.seconds_left) && progress.seconds_left > 0.5
     ? `${seconds(progress.seconds_left)} left` : "";

@@ -72,6 +72,10 @@ export function makeGenerate(panel) {
       else viewer.hide();
       if (rest[0] === "pair") pair.show(rest.slice(1));
       else pair.hide();
+      if (rest[0] === "model" && rest[1]) {
+        form.useModel(rest[1]);
+        go("generate");
+      }
       if (rest[0] === "with" && rest[1]) {
         form.useLora(rest[1]);
         go("generate");

@@ -154,6 +154,14 @@ export function makeGenerateForm({ onsubmit }) {
       form.keep();
       prompt.focus();
     },
+    useModel(id) {
+      if (!findModel(id)) { toast(`${id} is not among the models any more.`, "bad"); return; }
+      model.set(id);
+      useModel(true);
+      form.keep();
+      prompt.focus();
+      toast(`${findModel(id).title} is chosen.`);
+    },
     useLora(name) {
       const known = store.loras.find((l) => l.name === name);
       const fitting = known?.fits?.find((id) => findModel(id));

@@ -64,8 +64,8 @@ export function makeJobCard(id, { onuse, oncompare }) {
     const made = done && quantize && findModel(job.summary?.model);
     fill(actions,
       page ? h("a.button.primary", { href: page.url, target: "_blank", rel: "noopener" }, icon("open"), "Open the report") : null,
+      made ? h("button.primary", { type: "button", onclick: () => onuse(made.id) }, icon("spark"), "Generate with it") : null,
       made ? h("button", { type: "button", onclick: () => oncompare(made.id) }, icon("split"), "Compare it") : null,
-      made ? h("button", { type: "button", onclick: () => onuse(made.id) }, icon("spark"), "Generate") : null,
       !ended(job) ? h("button", { type: "button", disabled: job.cancelling, onclick: async () => {
         try { await cancel(id); } catch (error) { toast(error.message, "bad"); }
       } }, icon("stop"), job.cancelling ? "Stopping…" : "Cancel") : null,

@@ -2,17 +2,26 @@
 
 import { h, fill, unique, iconButton } from "./dom.js";
 import { store } from "./store.js";
+import { loraUpload, whyUnfit } from "./lora_upload.js";
 
 export function lorasField() {
   const list = h("div.loras");
   const error = h("p.error");
   const picker = h("select", { id: unique("lora"), "aria-label": "Add a LoRA" });
-  const node = h("fieldset.field", null, h("legend", null, "LoRAs"), list, picker, error);
+  const upload = loraUpload({ onhere: (lora) => {
+    if (fits(lora) && !chosen.some((c) => c.name === lora.name)) chosen.push({ name: lora.name, strength: 1 });
+    draw();
+    tell();
+  } });
+  const node = h("fieldset.field.lora-field", null, h("legend", null, "LoRAs"), list,
+    h("div.lora-add", null, picker, upload.button), upload.node, error,
+    h("p.hint", null, "Small files that teach a model a style or a subject. Drop a .safetensors here, or make one under Train."));
+  upload.drop(node);
   let chosen = [];
   let modelId = "";
 
   const tell = () => node.dispatchEvent(new Event("input", { bubbles: true }));
-  const fits = (lora) => !lora.fits || lora.fits.includes(modelId);
+  const fits = (lora) => lora.fits.includes(modelId);
 
   function row(entry) {
     const known = store.loras.find((l) => l.name === entry.name);
@@ -27,7 +36,8 @@ export function lorasField() {
     paint();
     strength.addEventListener("input", () => { entry.strength = Number(strength.value); paint(); });
     const problem = !known ? "This LoRA is not there any more."
-      : !fits(known) ? "This LoRA was made for another model." : "";
+      : !fits(known) ? whyUnfit(known, modelId) : "";
+    const partly = known?.partly?.find((p) => p.model === modelId);
     return h("div.lora", null,
       h("div.lora-name", null, h("span", null, entry.name), value,
         iconButton("close", `Take ${entry.name} away`, () => {
@@ -38,15 +48,16 @@ export function lorasField() {
         })),
       strength,
       known?.trigger ? h("p.hint", null, "Its word in the prompt: ", h("code", null, known.trigger)) : null,
+      partly ? h("p.hint", null, `${partly.unmatched} of its tensors match nothing in this model and are left out: ${partly.first}, …`) : null,
       problem ? h("p.error", null, problem) : null);
   }
 
   function draw() {
     fill(list, chosen.map(row));
     const rest = store.loras.filter((l) => !chosen.some((c) => c.name === l.name));
-    fill(picker, h("option", { value: "" }, store.loras.length ? "Add a LoRA…" : "None yet: Train makes them"),
+    fill(picker, h("option", { value: "" }, !store.loras.length ? "None here yet" : rest.length ? "Choose one…" : "All are chosen"),
       rest.map((l) => h("option", { value: l.name, disabled: !fits(l) },
-        fits(l) ? l.name : `${l.name} (made for another model)`)));
+        fits(l) ? l.name : `${l.name} (${l.error ? "cannot be used" : "for another model"})`)));
     picker.value = "";
     picker.disabled = !rest.length;
   }

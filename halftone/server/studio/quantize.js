@@ -7,7 +7,7 @@ import { Form, textField, numberField, selectField, segmentsField, checkField } 
 import { choiceField, supportOptions } from "./choices.js";
 import { nameProblem } from "./datasets.js";
 import { arrowTabs, markTab } from "./tabs.js";
-import { go } from "./router.js";
+import { go, replace } from "./router.js";
 import { makeJobCard } from "./job_card.js";
 
 const WIDE = new Set(["auto", "fp32", "bf16"]);  // every other precision is one to store weights in
@@ -19,17 +19,20 @@ const BUDGETS = {
   bytes: "Each layer gets a format, so that together they lose least within this size.",
 };
 
-function modelField(form) {
+function modelField(form, whyNot = () => "") {
   const field = form.add(selectField({ name: "model", label: "Model" }));
-  const offer = () => field.offer(store.info.models.map((m) => ({ value: m.id, disabled: Boolean(m.error),
-    label: m.error ? `${m.title} (cannot be used: ${m.error})` : `${m.title}${m.bytes ? `, ${bytes(m.bytes)}` : ""}` })));
+  const label = (m) => {
+    if (m.error) return `${m.title} (cannot be used: ${m.error})`;
+    return whyNot(m) ? `${m.title} (${whyNot(m)})` : `${m.title}${m.bytes ? `, ${bytes(m.bytes)}` : ""}`;
+  };
+  const offer = () => field.offer(store.info.models.map((m) => ({ value: m.id, disabled: Boolean(m.error || whyNot(m)), label: label(m) })));
   offer();
   return { field, offer };
 }
 
 function makeQuantizeForm() {
   const form = new Form({ draft: "quantize", onsubmit: () => send() });
-  const { field: model, offer } = modelField(form);
+  const { field: model, offer } = modelField(form, (m) => (m.stored ? `is in ${precisionName(m.stored)} already` : m.quantizes?.why ?? ""));
   const format = form.add(choiceField({ name: "format", label: "Format" }));
   const budget = form.add(segmentsField({ name: "budget_kind", label: "Budget", options: [
     { value: "none", label: "None" }, { value: "auto", label: "Automatic" }, { value: "cosine", label: "Quality" },
@@ -159,7 +162,7 @@ export function makeQuantize(panel) {
   arrowTabs(tabs, (to) => go("quantize", names[to]));
   const list = h("div.cards");
   const empty = h("div.empty", null, h("h3", null, "Smaller models, with the evidence"),
-    h("p.muted", null, "Quantize makes a model that needs less memory and says what it lost. Compare shows precisions side by side."));
+    h("p.muted", null, "Quantize makes a model that needs less memory and says what it lost. Compare draws the same pictures in several precisions and measures the difference. Both work with what is chosen on the form already."));
   fill(panel, h("h1.only-read", null, "Quantize and compare"), h("div.sides", null,
     h("div.side", null, h("div.tabs.inner", { role: "tablist", "aria-label": "Quantize or compare" }, tabs), areas),
     h("div.work", null, h("div.area-head", null, h("h2", null, "Results")), empty, list)));
@@ -167,7 +170,7 @@ export function makeQuantize(panel) {
   const draw = () => {
     const all = jobsOf("quantize", "compare");
     keyed(list, all, (j) => j.id, (job) => makeJobCard(job.id, {
-      onuse: () => go("generate"), oncompare: (id) => { forms[1].use(id); go("quantize", "compare"); } }));
+      onuse: (id) => go("generate", "model", id), oncompare: (id) => { forms[1].use(id); go("quantize", "compare"); } }));
     empty.hidden = all.length > 0;
   };
   on("jobs", draw);
@@ -180,6 +183,10 @@ export function makeQuantize(panel) {
       const at = rest[0] === "compare" ? 1 : 0;
       markTab(tabs, at);
       areas.forEach((area, i) => { area.hidden = i !== at; });
+      if (rest[1]) {
+        forms[at].use(rest[1]);
+        replace("quantize", names[at]);
+      }
     },
   };
 }

@@ -1,7 +1,7 @@
 // One training as it goes: what it is doing, its curve, its samples, and what to do with the result.
 
 import { h, fill, icon, confirmButton, setText, toast, keyed } from "./dom.js";
-import { bytes, seconds, number, precisionName, stageName, stateName, loss as lossText, count } from "./format.js";
+import { bytes, seconds, number, precisionName, stageName, stateName, loss as lossText, count, choiceWords } from "./format.js";
 import { store, on, liveOf, history, ended, cancel, resume, remove, getJob, model as findModel } from "./store.js";
 import { makeChart } from "./chart.js";
 import { openLightbox } from "./lightbox.js";
@@ -43,14 +43,19 @@ export function makeRun({ ongone }) {
   function drawActions(job) {
     const adapter = job.results.find((r) => r.media === "adapter");
     const page = job.results.find((r) => r.media === "page");
-    const lora = job.summary?.lora ?? (job.state === "done" && job.request.mode !== "full" ? job.request.name : null);
+    const weights = job.results.find((r) => r.media === "model");
+    const lora = job.state === "done" ? job.summary?.lora : null;
+    const made = job.state === "done" ? job.summary?.model : null;
     fill(actions,
       lora ? h("a.button.primary", { href: `#/generate/with/${encodeURIComponent(lora)}` }, icon("spark"), "Use this LoRA") : null,
+      made ? h("a.button.primary", { href: `#/generate/model/${encodeURIComponent(made)}` }, icon("spark"), "Use this model") : null,
+      made && job.request.mode === "qat" ? h("a.button", { href: `#/quantize/quantize/${encodeURIComponent(made)}` }, icon("bits"), "Quantize it") : null,
       !ended(job) ? h("button", { type: "button", disabled: job.cancelling, onclick: act(cancel) }, icon("stop"),
         job.cancelling ? "Stopping…" : job.state === "queued" ? "Cancel" : "Stop") : null,
       job.can_resume ? h("button", { type: "button", onclick: act(resume) }, icon("play"), "Resume") : null,
       page ? h("a.button", { href: page.url, target: "_blank", rel: "noopener" }, icon("open"), "Report") : null,
       adapter ? h("a.button", { href: adapter.url, download: adapter.name }, icon("download"), "Download") : null,
+      weights ? h("a.button", { href: weights.url, download: weights.name }, icon("download"), "Download the weights") : null,
       ended(job) ? confirmButton("Remove", "Remove with its files?", async () => { await remove(job.id); ongone(); }) : null);
   }
 
@@ -84,14 +89,13 @@ export function makeRun({ ongone }) {
   function drawOutcome(job) {
     const s = job.summary ?? {};
     const r = job.request;
-    const how = (p) => (p ? [precisionName(p.used), p.how, p.asked && p.asked !== p.used
-      ? `asked for ${precisionName(p.asked)}${p.why ? `: ${p.why}` : ""}` : ""].filter(Boolean).join(", ") : "");
     fill(outcome, ended(job) || r.steps ? h("h3", null, ended(job) ? "How it went" : "Settings") : null, factList([
+      ["Result", { full: "a model, all weights trained", qat: "a model, trained for a format" }[r.mode] ?? "a LoRA"],
       ["Pictures", r.dataset], ["Model", findModel(job.model)?.title ?? job.model],
-      ["Precision", how(s.precision) || precisionName(r.precision ?? "auto")],
-      s.backward ? ["Gradients", how(s.backward)] : r.backward ? ["Gradients", precisionName(r.backward)] : null,
+      ["Precision", choiceWords(s.precision) || precisionName(r.precision ?? "auto")],
+      s.backward ? ["Gradients", choiceWords(s.backward)] : r.backward ? ["Gradients", precisionName(r.backward)] : null,
       Number.isFinite(s.loss_first) ? ["Loss", `${lossText(s.loss_first)} at first, ${lossText(s.loss_last)} at the end`] : null,
-      ["Rank", String(r.rank ?? "")], ["Learning rate", String(r.lr ?? "")], ["Pictures per step", String(r.batch ?? "")],
+      r.mode === "lora" ? ["Rank", String(r.rank ?? "")] : null, ["Learning rate", String(r.lr ?? "")], ["Pictures per step", String(r.batch ?? "")],
       r.trigger ? ["Trigger word", r.trigger] : null,
       r.seed !== undefined && r.seed !== null ? ["Seed", String(r.seed)] : null,
       job.started && job.finished ? ["Time", seconds(job.finished - job.started)] : null,
@@ -141,7 +145,7 @@ export function makeRun({ ongone }) {
     once("notes", lines, () => fill(notes, noteList(lines)));
     once("problem", [job.state, job.error], () => fill(problem, job.state === "failed"
       ? h("p.note.bad", null, icon("warn"), h("span", null, job.error?.message ?? "It failed, and no reason was given.")) : null));
-    once("actions", [job.state, job.cancelling, job.can_resume, job.results.filter((r) => r.media !== "image").map((r) => r.name), s.lora],
+    once("actions", [job.state, job.cancelling, job.can_resume, job.results.filter((r) => r.media !== "image").map((r) => r.name), s.lora, s.model],
       () => drawActions(job));
     once("outcome", [job.state, s, job.request], () => drawOutcome(job));
     once("samples", job.results.map((r) => r.name), () => drawSamples(job));

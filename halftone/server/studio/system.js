@@ -1,8 +1,9 @@
 // The System tab: what this machine can do, what is loaded, what is waiting.
 
-import { h, fill, icon, keyed, setText, toast } from "./dom.js";
+import { h, fill, icon, keyed, setText, toast, confirmButton } from "./dom.js";
 import { bytes, seconds, count, number, precisionName, stageName, supportName } from "./format.js";
-import { store, on, loadInfo, jobsOf, cancel, ended } from "./store.js";
+import { store, on, loadInfo, loadLoras, jobsOf, cancel, ended, model as findModel } from "./store.js";
+import { whyUnfit } from "./lora_upload.js";
 import { badge } from "./choices.js";
 import { progressWords, part } from "./tile.js";
 import { address } from "./router.js";
@@ -61,13 +62,29 @@ function modelCard(m) {
     h("p.muted", null, [m.family_title, bytes(m.bytes), m.path].filter(Boolean).join(" · "))),
     m.error ? h("p.note.bad", null, icon("warn"), h("span", null, m.error)) : null,
     h("dl.facts", null,
-      h("div", null, h("dt", null, "In memory"), h("dd", null, loaded.length ? loaded.map(precisionName).join(", ") : "nothing")),
+      h("div", null, h("dt", null, "In memory"), h("dd", null, loaded.length ? loaded.map(precisionName).join(" · ") : "nothing")),
       m.memory?.weights ? h("div", null, h("dt", null, "Weights"), h("dd", null, bytes(m.memory.weights))) : null,
       m.recommended ? h("div", null, h("dt", null, "Recommended"), h("dd", null,
         `${precisionName(m.recommended.precision)}: ${m.recommended.why}`)) : null,
-      h("div", null, h("dt", null, "Precisions"), h("dd", null, (m.precisions ?? []).filter((p) => p.name !== "auto")
-        .map((p) => `${precisionName(p.name)} ${supportName(p.support)}`).join(", "))),
-      h("div", null, h("dt", null, "Training"), h("dd", null, m.trains?.possible ? "possible" : m.trains?.why || "not possible"))));
+      ORDER.map((support) => {
+        const names = (m.precisions ?? []).filter((p) => p.name !== "auto" && p.support === support).map((p) => precisionName(p.name));
+        return names.length ? h("div", null, h("dt", null, `Runs ${supportName(support)}`.replace("Runs not", "Not")), h("dd", null, names.join(" · "))) : null;
+      }),
+      h("div", null, h("dt", null, "Training"), h("dd", null, m.trains?.possible ? m.stored ? `a LoRA only: its weights are in ${precisionName(m.stored)}` : "a LoRA, or all weights" : m.trains?.why || "not possible"))));
+}
+
+function loraRow(lora) {
+  const fits = lora.fits.map((id) => findModel(id)?.title ?? id);
+  const about = [bytes(lora.bytes), fits.length ? `fits ${fits.join(", ")}` : "", lora.trigger ? `its word: ${lora.trigger}` : "",
+    lora.editable ? "" : "belongs to a folder of this machine"].filter(Boolean).join(" · ");
+  const why = fits.length ? "" : whyUnfit(lora, lora.unfit[0]?.model);
+  const gone = lora.editable ? confirmButton("Remove", "Really remove?", async () => {
+    await api.removeLora(lora.name);
+    await loadLoras();
+  }, "quiet.small") : null;
+  gone?.setAttribute("aria-label", `Remove the LoRA ${lora.name}`);
+  return h("li.queue-row.lora-row", null, h("div", null, h("b", null, lora.name), h("p.muted", null, about),
+    why ? h("p.error", null, why) : null), gone);
 }
 
 export function makeSystem(panel) {
@@ -77,14 +94,17 @@ export function makeSystem(panel) {
   const devices = h("div.cards.wide-cards");
   const gpu = h("p.muted");
   const models = h("div.cards.wide-cards");
+  const loras = h("ul.queue");
+  const noLoras = h("p.muted", null, "None yet. Train makes them, and Generate takes those that you have as files.");
   const fallbacks = h("div");
-  const about = h("div");
+  const about = h("div.stack");
   const error = h("p.error", { role: "status" });
   fill(panel, h("div.system", null, h("h1", null, "System"), error,
     h("section", null, h("h2", null, "Queue"), idle, queue, room),
-    h("section", null, h("h2", null, "Not as asked"), fallbacks),
+    h("section", null, h("h2", null, "Fallbacks"), fallbacks),
     h("section", null, h("h2", null, "Devices"), gpu, devices),
     h("section", null, h("h2", null, "Models"), models),
+    h("section", null, h("h2", null, "LoRAs"), noLoras, loras),
     h("section", null, h("h2", null, "About"), about)));
   const uptime = h("dd");
   let visible = false;
@@ -112,7 +132,7 @@ export function makeSystem(panel) {
     setText(uptime, seconds(info.uptime));
     once(fallbacks, info.fallbacks, () => fill(fallbacks, info.fallbacks?.length ? h("div.note-list", null, info.fallbacks.map((line) =>
       h("p.note", null, icon("warn"), h("span", null, line))))
-      : h("p.muted", null, "Everything that is loaded runs as it was asked to.")));
+      : h("p.muted", null, "None: everything that is loaded runs as it was asked to.")));
     setText(gpu, info.why_no_gpu ? `No GPU is used: ${info.why_no_gpu}` : "");
     gpu.hidden = !info.why_no_gpu;
     once(devices, info.devices, () => fill(devices, info.devices.map(deviceCard)));
@@ -125,7 +145,8 @@ export function makeSystem(panel) {
       h("div", null, h("dt", null, "Limits"), h("dd", null, [`${number((info.limits?.most_pixels ?? 0) / 1e6, 1)} megapixels`,
         info.limits?.most_steps ? `${number(info.limits.most_steps)} steps` : "",
         info.limits?.most_count ? `${number(info.limits.most_count)} pictures at once` : "",
-        info.limits?.most_upload_bytes ? `${bytes(info.limits.most_upload_bytes)} per upload` : ""].filter(Boolean).join(", ")))),
+        info.limits?.most_upload_bytes ? `${bytes(info.limits.most_upload_bytes)} per picture to train on` : "",
+        info.limits?.most_lora_bytes ? `${bytes(info.limits.most_lora_bytes)} per LoRA` : ""].filter(Boolean).join(", ")))),
     h("div.row", null, h("a.button", { href: "/openapi.json", target: "_blank", rel: "noopener" }, icon("open"), "API description"),
       h("a.button", { href: "/metrics", target: "_blank", rel: "noopener" }, icon("open"), "Metrics"),
       info.needs_key ? h("button.quiet", { type: "button", onclick: async () => {
@@ -134,7 +155,14 @@ export function makeSystem(panel) {
     drawQueue();
   }
 
+  function drawLoras() {
+    fill(loras, store.loras.map(loraRow));
+    noLoras.hidden = store.loras.length > 0;
+  }
+
   on("info", draw);
+  on("loras", drawLoras);
+  drawLoras();
   on("jobs", drawQueue);
   draw();
   setInterval(() => { if (visible && !document.hidden && store.connection.live) loadInfo().then(() => fill(error), () => {}); }, 10000);

@@ -8,7 +8,14 @@ import { Form, textField, numberField, selectField } from "./fields.js";
 import { choiceField, supportOptions } from "./choices.js";
 import { newFolder } from "./captions.js";
 
-const DEFAULTS = { steps: 500, rank: 16, lr: 1e-4, batch: 4 };
+const DEFAULTS = { steps: 500, rank: 16, batch: 4 };
+
+/// What a training makes: "the LoRA" or "the model", and what it is good for.
+const MODES = {
+  lora: { label: "A LoRA", words: "A small file that is used beside the model. The quickest, and it can be mixed and turned off" },
+  full: { label: "A new model", words: "Trains all weights. Learns more, and takes several times the memory and space" },
+  qat: { label: "A model for a format", words: "Trains all weights so that they lose less in 8 or 4 bits. Quantize it afterwards" },
+};
 
 /// Samples about ten times along the way.
 const sampleRhythm = (steps) => Math.max(1, Math.round(steps / 10));
@@ -18,17 +25,25 @@ export function makeTrainForm({ onsubmit, onpick }) {
   const folder = newFolder({ ondone: (name) => { dataset.set(name); form.keep(); onpick(name); } });
   const fresh = h("button.quiet.small", { type: "button", onclick: () => folder.open() }, icon("plus"), "New folder");
   const dataset = form.add(selectField({ name: "dataset", label: "Pictures to learn from", beside: fresh,
-    check: (value) => (!value ? "Choose a folder, or drop pictures on the right to make one."
-      : datasetNamed(value)?.pictures === 0 ? "This folder is empty. Add pictures to it first." : "") }));
-  const name = form.add(textField({ name: "name", label: "Name of the LoRA", placeholder: "my-style",
-    check: (value) => nameProblem(value.trim(), "The LoRA") }));
+    check: (value) => {
+      const d = datasetNamed(value);
+      if (!value) return "Choose a folder, or drop pictures to make one.";
+      if (d?.pictures === 0) return "This folder is empty. Add pictures to it first.";
+      return d?.editable && d.captioned === 0 && !caption.get().trim()
+        ? "No picture has a caption yet. Write below each what it shows, or one caption for all of them under Settings." : "";
+    } }));
+  const name = form.add(textField({ name: "name", label: "Name of the result", placeholder: "my-style",
+    check: (value) => nameProblem(value.trim(), "The result") || (taken(value.trim())
+      ? `There is a ${mode.get() === "lora" ? "LoRA" : "model"} of that name already.` : "") }));
+  const mode = form.add(choiceField({ name: "mode", label: "Makes" }));
   const model = form.add(selectField({ name: "model", label: "Model" }));
   const trigger = form.add(textField({ name: "trigger", label: "Trigger word", placeholder: "none",
     hint: "Goes before every caption. Later, write it in a prompt to call up what was learned." }));
+  const caption = form.add(textField({ name: "caption", label: "Caption of pictures without one", placeholder: "none: they are left out" }));
   const steps = form.add(numberField({ name: "steps", label: "Steps", min: 1, max: 100000 }));
   const batch = form.add(numberField({ name: "batch", label: "Pictures per step", min: 1, max: 256 }));
   const rank = form.add(numberField({ name: "rank", label: "Rank", min: 1, max: 1024 }));
-  const lr = form.add(numberField({ name: "lr", label: "Learning rate", min: 1e-8, max: 1, step: "any" }));
+  const lr = form.add(numberField({ name: "lr", label: "Learning rate", min: 1e-8, max: 1, step: "any", empty: "0.0001" }));
   const resolution = form.add(numberField({ name: "resolution", label: "Picture size", min: 16, max: 8192,
     empty: "the model's own" }));
   const precision = form.add(choiceField({ name: "precision", label: "Precision" }));
@@ -47,10 +62,12 @@ export function makeTrainForm({ onsubmit, onpick }) {
   const button = h("button.primary.big", { type: "submit" }, icon("play"), h("span", null, "Start training"));
   const cannot = h("p.error", { role: "status" });
   const settings = h("details.settings", null, h("summary", null, "Settings", icon("down")),
-    h("div.stack", null, trigger.node, model.node, h("div.two", null, steps.node, batch.node),
+    h("div.stack", null, h("p.hint", null, "All of these have values that work. Change them when you know why."), trigger.node, caption.node, model.node, h("div.two", null, steps.node, batch.node),
       h("div.two", null, rank.node, lr.node), resolution.node, precision.node, backward.node, compile.node, more));
   foldWhenNarrow(settings);
-  form.node.append(dataset.node, folder.node, name.node, settings, form.problem, cannot, button);
+  form.node.append(dataset.node, folder.node, name.node, mode.node, form.problem, cannot, button, settings);
+
+  const taken = (value) => (mode.get() === "lora" ? store.loras.some((l) => l.name === value) : Boolean(findModel(value)));
 
   function sayDataset() {
     const d = datasetNamed(dataset.get());
@@ -81,7 +98,15 @@ export function makeTrainForm({ onsubmit, onpick }) {
     if (!m?.trains) return;
     const t = m.trains;
     resolution.box.placeholder = t.resolution ? `${t.resolution}, the model's own` : "the model's own";
-    precision.offer(supportOptions(t.precisions, { auto: "Uses 8 bits where it is faster here and learns as well." }));
+    mode.offer(t.modes.map((o) => ({ value: o.name, label: MODES[o.name].label, words: MODES[o.name].words, why: o.why,
+      support: o.support === "unavailable" ? "unavailable" : undefined })));
+    const adapts = mode.get() === "lora";
+    rank.node.hidden = !adapts;
+    lr.box.placeholder = adapts ? "0.0001" : "0.00001";
+    const exact = new Set(["fp32", "bf16"]);
+    const list = mode.get() === "qat" ? t.precisions.filter((p) => !exact.has(p.name)) : t.precisions;
+    precision.offer(supportOptions(list, mode.get() === "qat" ? {} : { auto: adapts
+      ? "Uses 8 bits where it is faster here and learns as well." : "What the model is usually run in here." }));
     backward.offer(supportOptions(t.backward, { auto: "Follows the precision." }));
     backward.node.hidden = !(t.backward?.length);
     compile.control.disabled = !t.compile?.possible;
@@ -90,8 +115,9 @@ export function makeTrainForm({ onsubmit, onpick }) {
   }
 
   form.node.addEventListener("change", (event) => {
-    if (event.target === model.control) useModel();
+    if (event.target === model.control || event.target.dataset.field === "mode") useModel();
     sayDataset();
+    form.keep();  // with what was just offered anew
     if (event.target === dataset.control) onpick(dataset.get());
   });
   on("datasets", offerDatasets);
@@ -104,8 +130,8 @@ export function makeTrainForm({ onsubmit, onpick }) {
 
   function request() {
     const v = form.raw();
-    const out = { mode: "lora", dataset: v.dataset, name: v.name.trim(), model: v.model, steps: v.steps, batch: v.batch,
-      rank: v.rank, lr: v.lr, resolution: v.resolution, precision: v.precision, trigger: v.trigger.trim(),
+    const out = { mode: v.mode, dataset: v.dataset, name: v.name.trim(), model: v.model, steps: v.steps, batch: v.batch,
+      rank: v.mode === "lora" ? v.rank : null, lr: v.lr, resolution: v.resolution, precision: v.precision, trigger: v.trigger.trim(), caption: v.caption.trim(),
       save_every: v.save_every, seed: v.seed };
     const t = findModel(v.model)?.trains;
     if (t?.backward?.length && v.backward !== "auto") out.backward = v.backward;

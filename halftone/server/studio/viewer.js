@@ -1,7 +1,7 @@
 // The large view of a picture: what it was made with, what happened, and what to do with it next.
 
 import { h, fill, icon, iconButton, confirmButton, toast } from "./dom.js";
-import { precisionName, precisionWords, seconds, bytes, moment } from "./format.js";
+import { precisionName, precisionWords, seconds, bytes, moment, deviceWords, choiceWords } from "./format.js";
 import { store, on, jobsOf, getJob, history, remove, model as findModel, ended } from "./store.js";
 import { go, replace } from "./router.js";
 import { pictures, notesOf, swap } from "./tile.js";
@@ -19,7 +19,7 @@ export function sameAs(job, index) {
   return { ...out, seed, count: 1, previews: true };
 }
 
-const HOW = { native: "native", emulated: "emulated: exact numbers, computed in wider ones" };
+const HOW = { native: "native", emulated: "emulated" };
 
 /// The rows that say what a picture was made with and how it went.
 export function facts(job, index) {
@@ -28,11 +28,9 @@ export function facts(job, index) {
   const result = pictures(job)[index];
   const p = s.precision ?? {};
   const lora = (r.loras ?? []).map((l) => `${l.name} at ${Number(l.strength ?? 1).toFixed(2)}`).join(", ");
-  const used = p.used ?? r.precision;
   return [
     ["Model", findModel(job.model)?.title ?? job.model],
-    ["Precision", [precisionName(used), HOW[p.how] ?? p.how].filter(Boolean).join(", ")],
-    p.asked && p.asked !== p.used ? ["Asked for", `${precisionName(p.asked)}${p.why ? `: ${p.why}` : ""}`] : null,
+    ["Precision", p.used ? choiceWords({ ...p, how: HOW[p.how] ?? p.how }) : precisionName(r.precision)],
     ["Size", `${result?.width ?? r.width} × ${result?.height ?? r.height}`],
     ["Seed", String(result?.seed ?? r.seed ?? "")],
     ["Steps", String(r.steps ?? "")],
@@ -41,7 +39,7 @@ export function facts(job, index) {
     r.scheduler ? ["Scheduler", r.scheduler] : null,
     lora ? ["LoRAs", lora] : null,
     s.seconds ? ["Time", seconds(s.seconds)] : null,
-    s.device ? ["Drawn on", s.device.title ?? s.device.name ?? String(s.device)] : null,
+    s.device ? ["Drawn on", deviceWords(s.device.used)] : null,
     s.planned_bytes ? ["Memory", bytes(s.planned_bytes)] : null,
     job.finished ? ["Made", moment(job.finished)] : null,
   ].filter(Boolean);
