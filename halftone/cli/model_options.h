@@ -11,6 +11,7 @@
 
 #include "halftone/cli/cli.h"
 #include "halftone/engine/engine.h"
+#include "halftone/runtime/collective.h"
 
 namespace halftone::cli {
 
@@ -48,6 +49,9 @@ nlohmann::ordered_json to_json(const Choice& choice);
 
 // What these flags ask of the engine. Programs of the model end where the context says so.
 ModelSpec spec_of(const ModelOptions& options, const Context& context);
+// Processes of one machine share its cores, unless OMP_NUM_THREADS says otherwise, and its GPUs.
+void share_machine(const Collective& processes, ModelOptions& options);
+
 // With --strict a fallback is an Error. Programs of the model end where the context says so.
 LoadedModel load(const ModelOptions& options, const Context& context);
 

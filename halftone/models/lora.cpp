@@ -7,6 +7,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
 #include "halftone/io/json.h"
+#include "halftone/io/model_hash.h"
 #include "halftone/io/safetensors_file.h"
 #include "halftone/models/float_values.h"
 #include "halftone/models/lora_keys.h"
@@ -218,6 +219,15 @@ LoraAdapter LoraAdapter::load(const std::filesystem::path& path, const LoraTarge
                     : fmt::format(": '{}', ...", printable(adapter.report_.unmatched[0])));
   }
   adapter.report_.matched = static_cast<int>(adapter.modules_.size());
+  std::string modules;
+  for (const auto& [weight, module] : adapter.modules_) {
+    modules += weight;
+    for (const Tensor* factor : {&module.down, &module.up}) {
+      const auto bytes = factor->bytes();
+      modules += " " + text_hash({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    }
+  }
+  adapter.report_.hash = text_hash(modules);
   return adapter;
 }
 

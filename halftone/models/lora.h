@@ -34,6 +34,7 @@ struct LoraReport {
   std::vector<std::string> unmatched;  // keys that match nothing
   // What it was trained beside, where the file says so: a model's hash, and its precision.
   std::string base, base_precision;
+  std::string hash;  // of what it adds to the linears
 };
 
 class LoraAdapter {
