@@ -12,6 +12,7 @@
 #include "halftone/base/text.h"
 #include "halftone/cli/cli.h"
 #include "halftone/cli/flags.h"
+#include "halftone/cli/generate_offline.h"
 #include "halftone/cli/generate_report.h"
 #include "halftone/cli/progress_bar.h"
 #include "halftone/engine/checks.h"
@@ -195,14 +196,17 @@ void add_generate(CLI::App& app, const Context& context) {
       "  halftone generate --model Z-Image-Turbo \"a lighthouse at dusk\" --size 768x512\n"
       "  halftone generate --model Z-Image \"a cat\" --negative \"blurry\" --guidance 4 --steps 28 "
       "--count 4\n"
+      "  halftone generate --prompts list.jsonl -o pictures --batch 4\n"
+      "  mpirun -n 4 --bind-to none halftone generate --prompts list.jsonl -o pictures\n"
+      "With --prompts the same command goes on where it was ended; pictures/index.jsonl lists "
+      "all.\n"
       "--noise and --save-latents (safetensors, tensor 'latents' [count, C, h, w]) are for "
       "comparing\n"
       "with other implementations.");
   auto o = std::make_shared<GenerateOptions>();
   add_model_options(*command, o->model);
-  command->add_option("prompt,-p,--prompt", o->prompt, "What to show")
-      ->required()
-      ->type_name("TEXT");
+  command->add_option("prompt,-p,--prompt", o->prompt, "What to show")->type_name("TEXT");
+  add_offline_options(*command, *o);
   command->add_option("-n,--negative", o->negative, "What to avoid; needs --guidance")
       ->type_name("TEXT");
   command->add_option("-s,--size", o->size, "Width and height in pixels (default: the model's)")
@@ -240,11 +244,16 @@ void add_generate(CLI::App& app, const Context& context) {
   command->add_option("--save-latents", o->save_latents, "Write the final latents to this file")
       ->type_name("FILE");
   command
-      ->add_option("-o,--output", o->output,
-                   "The PNG to write; for several, -1, -2, ... is added; - is standard output")
-      ->type_name("OUT.png");
+      ->add_option(
+          "-o,--output", o->output,
+          "The PNG to write; for several, -1, -2, ... is added; - is standard output; with "
+          "--prompts a folder")
+      ->type_name("OUT");
   command->add_flag("--json", o->json, "Print one JSON object instead of text");
-  command->callback([o, &context] { run_generate(*o, context); });
+  command->callback([o, command, &context] {
+    check_offline_flags(*command, *o);
+    o->prompts.empty() ? run_generate(*o, context) : run_offline(*o, context);
+  });
 }
 
 }  // namespace halftone::cli

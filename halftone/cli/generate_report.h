@@ -15,6 +15,8 @@ struct GenerateOptions {
   ModelOptions model;
   std::string prompt, negative, size;  // an empty size is the model's
   std::string noise, save_latents, output, scheduler;
+  std::string prompts;  // a file of them; output is a folder then
+  bool overwrite = false, skip_wrong = false;
   int steps = 0, count = 1, batch = 1;  // 0 steps: the model's
   float guidance = -1;                  // negative: the model's
   float true_cfg = 0;

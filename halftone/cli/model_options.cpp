@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <sstream>
@@ -9,9 +10,11 @@
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
 #include "halftone/base/text.h"
+#include "halftone/base/threads.h"
 #include "halftone/cli/flags.h"
 #include "halftone/engine/checks.h"
 #include "halftone/quantize/prompt_sets.h"
+#include "halftone/runtime/devices.h"
 
 namespace halftone::cli {
 namespace {
@@ -63,6 +66,20 @@ ModelSpec spec_of(const ModelOptions& options, const Context& context) {
   spec.threshold = options.threshold;
   spec.cancelled = context.interrupted;
   return spec;
+}
+
+void share_machine(const Collective& processes, ModelOptions& options) {
+  if (processes.size() == 1) return;
+  if (options.threads == 0) {
+    const char* const set = std::getenv("OMP_NUM_THREADS");
+    const int asked = set != nullptr ? std::atoi(set) : 0;
+    const int share = std::max(1, hardware_threads() / processes.local_size());
+    options.threads = std::min(256, asked > 0 ? asked : share);
+  }
+  if (options.device != "auto" && options.device != "cuda") return;
+  const auto gpus = static_cast<int>(list_gpus().gpus.size());
+  const bool has_cuda = std::ranges::count(backends(), "cuda") > 0;
+  if (gpus > 0 && has_cuda) options.device = fmt::format("cuda:{}", processes.local_rank() % gpus);
 }
 
 LoadedModel load(const ModelOptions& options, const Context& context) {

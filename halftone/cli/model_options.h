@@ -10,6 +10,7 @@
 
 #include "halftone/cli/cli.h"
 #include "halftone/engine/engine.h"
+#include "halftone/runtime/collective.h"
 
 namespace halftone::cli {
 
@@ -45,6 +46,9 @@ std::vector<std::filesystem::path> inputs_of(const ModelOptions& options);
 
 // What these flags ask of the engine. Programs of the model end where the context says so.
 ModelSpec spec_of(const ModelOptions& options, const Context& context);
+// Processes of one machine share its cores, unless OMP_NUM_THREADS says otherwise, and its GPUs.
+void share_machine(const Collective& processes, ModelOptions& options);
+
 // With --strict a fallback is an Error. Programs of the model end where the context says so.
 LoadedModel load(const ModelOptions& options, const Context& context);
 

@@ -120,16 +120,6 @@ void check_events(const TrainFlags& flags) {
   }
 }
 
-// Processes of one machine share its cores and its GPUs.
-void share_machine(const Collective& processes, ModelOptions& model) {
-  if (processes.size() == 1) return;
-  if (model.threads == 0) model.threads = std::max(1, hardware_threads() / processes.local_size());
-  if (model.device != "auto" && model.device != "cuda") return;
-  const auto gpus = static_cast<int>(list_gpus().gpus.size());
-  const bool has_cuda = std::ranges::count(backends(), "cuda") > 0;
-  if (gpus > 0 && has_cuda) model.device = fmt::format("cuda:{}", processes.local_rank() % gpus);
-}
-
 void run_train(TrainFlags& flags, const Context& context) {
   flags.processes = join_processes();
   share_machine(*flags.processes, flags.model);

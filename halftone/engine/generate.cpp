@@ -78,6 +78,17 @@ ModelMemory plan_generate(Pipeline& pipeline, const GenerateRequest& request) {
   return pipeline.plan(latents, sampler, prompts, request.adapters);
 }
 
+GeneratedPicture finish_picture(Stepper& stepper, const Job& job, int index,
+                                GenerateSeconds& seconds) {
+  GeneratedPicture picture{index, stepper.latents(job), {}};
+  check_finite(picture.latents, "latents", suspects(job.request().adapters));
+  const Stopwatch watch(seconds.decode);
+  const Tensor image = stepper.picture(job);
+  check_finite(image, "pixels", "hold NaN or Inf: is the VAE damaged?");
+  picture.image = image.reshape({image.shape()[1], image.shape()[2], image.shape()[3]});
+  return picture;
+}
+
 GenerateSeconds generate(Pipeline& pipeline, const GenerateRequest& request,
                          const ProgressFn& progress, const PictureFn& finished) {
   check_noise_of_all(request, pipeline.model().latent_shape(request.width, request.height));
@@ -103,15 +114,7 @@ GenerateSeconds generate(Pipeline& pipeline, const GenerateRequest& request,
     for (int64_t i = begin; i < end; ++i) {
       progress({"decoding", done, total});
       const Job& job = jobs[static_cast<size_t>(i - begin)];
-      GeneratedPicture picture{static_cast<int>(i), stepper.latents(job), {}};
-      check_finite(picture.latents, "latents", suspects(request.adapters));
-      {
-        const Stopwatch watch(seconds.decode);
-        const Tensor image = stepper.picture(job);
-        check_finite(image, "pixels", "hold NaN or Inf: is the VAE damaged?");
-        picture.image = image.reshape({image.shape()[1], image.shape()[2], image.shape()[3]});
-      }
-      finished(picture);
+      finished(finish_picture(stepper, job, static_cast<int>(i), seconds));
     }
   }
   progress({"done", total, total});

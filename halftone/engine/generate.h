@@ -28,6 +28,10 @@ struct GeneratedPicture {
 };
 using PictureFn = std::function<void(const GeneratedPicture&)>;
 
+// What a job that is done has come to. NaN in it is an Error.
+GeneratedPicture finish_picture(Stepper& stepper, const Job& job, int index,
+                                GenerateSeconds& seconds);
+
 // Memory that the request takes, known before it runs. What the model does not allow (a size, a
 // prompt that is too long) is an Error.
 ModelMemory plan_generate(Pipeline& pipeline, const GenerateRequest& request);

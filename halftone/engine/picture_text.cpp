@@ -5,8 +5,37 @@
 #include <filesystem>
 
 #include "halftone/base/version.h"
+#include "halftone/io/model_hash.h"
 
 namespace halftone {
+
+namespace {
+
+// Everything that a picture follows from and no other entry says.
+std::string fingerprint(const Model& model, const GenerateRequest& request, int index) {
+  const Shape latents = model.latent_shape(request.width, request.height);
+  const Schedule schedule =
+      make_schedule(request.scheduler.value_or(model.sampling().scheduler), request.steps,
+                    model.denoiser().image_tokens({latents[1], latents[2], latents[3]}));
+  std::string all = fmt::format("{:a}", schedule.initial_scale);
+  for (const SamplerStep& step : schedule.steps) {
+    all += fmt::format("\n{:a} {:a} {:a}", step.sigma, step.timestep, step.input_scale);
+    for (const float factor : step.latents) all += fmt::format(" {:a}", factor);
+    for (const Combination& memory : step.memory) {
+      for (const float factor : memory) all += fmt::format(" {:a}", factor);
+    }
+  }
+  for (const AdapterChoice& choice : request.adapters) {
+    all += "\n" + choice.adapter->lora().report().hash;
+  }
+  if (request.noise) {
+    const auto bytes = request.noise->rows(index, index + 1).bytes();
+    all += "\n" + text_hash({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  }
+  return text_hash(all);
+}
+
+}  // namespace
 
 PngText picture_text(const LoadedModel& loaded, const GenerateRequest& request,
                      const std::string& model_hash, int index) {
@@ -24,6 +53,7 @@ PngText picture_text(const LoadedModel& loaded, const GenerateRequest& request,
     const std::filesystem::path file = choice.adapter->lora().report().file;
     text.emplace_back("lora", fmt::format("{}:{}", file.filename().string(), choice.strength));
   }
+  text.emplace_back("settings", fingerprint(*loaded.model, request, index));
   return text;
 }
 

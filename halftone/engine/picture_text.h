@@ -6,7 +6,8 @@
 
 namespace halftone {
 
-// Of picture `index` of a request; the hash is Model::hash, which reads all files.
+// Of picture `index` of a request; the hash is Model::hash, which reads all files. The entry
+// "settings" is a fingerprint of the schedule, the adapters' weights and given noise.
 PngText picture_text(const LoadedModel& loaded, const GenerateRequest& request,
                      const std::string& model_hash, int index);
 

@@ -145,6 +145,43 @@ std::string encode_png(const Tensor& image, const PngText& text) {
   return encode_png(png_image_of(image, text));
 }
 
+namespace {
+
+void read_text(png_structp png, png_infop info, PngImage& image) {
+  png_textp chunks = nullptr;
+  int count = 0;
+  png_get_text(png, info, &chunks, &count);
+  for (int i = 0; i < count; ++i) {
+    const size_t length = chunks[i].itxt_length > 0 ? chunks[i].itxt_length : chunks[i].text_length;
+    image.text.emplace_back(chunks[i].key, std::string(chunks[i].text, length));
+  }
+}
+
+}  // namespace
+
+PngImage read_png_header(const std::filesystem::path& path) {
+  std::string name = path.string();
+  const File file(std::fopen(name.c_str(), "rb"));
+  if (!file) throw Error(ErrorCode::kNotFound, name, "{}", std::strerror(errno));
+  constexpr std::string_view kEnd("\0\0\0\0IEND\xAE\x42\x60\x82", 12);
+  std::string end(kEnd.size(), ' ');
+  const bool whole = std::fseek(file.get(), -static_cast<long>(end.size()), SEEK_END) == 0 &&
+                     std::fread(end.data(), 1, end.size(), file.get()) == end.size() && end == kEnd;
+  if (!whole) throw Error(ErrorCode::kInvalidInput, name, "PNG: it does not end as it should");
+  std::rewind(file.get());
+  png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &name, on_read_error, on_warning);
+  png_infop info = png_create_info_struct(png);
+  const auto destroy = [&](void*) { png_destroy_read_struct(&png, &info, nullptr); };
+  const std::unique_ptr<void, decltype(destroy)> guard(png, destroy);
+  png_init_io(png, file.get());
+  png_read_info(png, info);
+  PngImage image;
+  image.width = png_get_image_width(png, info);
+  image.height = png_get_image_height(png, info);
+  read_text(png, info, image);
+  return image;
+}
+
 PngImage read_png(const std::filesystem::path& path, PngAlpha alpha) {
   std::string name = path.string();
   const File file(std::fopen(name.c_str(), "rb"));
@@ -188,13 +225,7 @@ PngImage read_png(const std::filesystem::path& path, PngAlpha alpha) {
     image.exif.assign(exif, exif + exif_bytes);
   }
 #endif
-  png_textp chunks = nullptr;
-  int count = 0;
-  png_get_text(png, info, &chunks, &count);
-  for (int i = 0; i < count; ++i) {
-    const size_t length = chunks[i].itxt_length > 0 ? chunks[i].itxt_length : chunks[i].text_length;
-    image.text.emplace_back(chunks[i].key, std::string(chunks[i].text, length));
-  }
+  read_text(png, info, image);
   return image;
 }
 

@@ -40,6 +40,9 @@ void put_on_white(std::vector<uint8_t>& pixels);
 std::vector<uint8_t> to_rgb(const Tensor& image);  // F32 [3, H, W] to [H, W, 3]
 // What is transparent is dropped: the colours are as they are stored; or it shows white.
 enum class PngAlpha : uint8_t { kDropped, kOnWhite };
+// Size and text alone, of a file that ends as it should; what is text behind the pixels is not
+// read.
+PngImage read_png_header(const std::filesystem::path& path);
 PngImage read_png(const std::filesystem::path& path, PngAlpha alpha = PngAlpha::kDropped);
 
 }  // namespace halftone

@@ -8,6 +8,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
 #include "halftone/io/json.h"
+#include "halftone/io/model_hash.h"
 #include "halftone/io/safetensors_file.h"
 #include "halftone/models/float_values.h"
 #include "halftone/models/lora_keys.h"
@@ -278,6 +279,15 @@ LoraAdapter LoraAdapter::load(const fs::path& path, const LoraTargets& targets) 
     adapter.add(change.module, target.weight,
                 target.rows.parts > 1 ? without_idle_ranks(down, rows) : Module{down, rows});
   }
+  std::string modules;
+  for (const auto& [weight, module] : adapter.modules_) {
+    modules += weight;
+    for (const Tensor* factor : {&module.down, &module.up}) {
+      const auto bytes = factor->bytes();
+      modules += " " + text_hash({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    }
+  }
+  adapter.report_.hash = text_hash(modules);
   return adapter;
 }
 

@@ -35,6 +35,7 @@ struct LoraReport {
   std::vector<std::string> unmatched;  // keys that match nothing
   // What it was trained beside, where the file says so: a model's hash, and its precision.
   std::string base, base_precision;
+  std::string hash;  // of what it adds to the linears
 };
 
 // That a file is an adapter, whatever model it may be for: an Error that names the tensor where it

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "halftone/kernels/kernels.h"
+#include "halftone/runtime/collective.h"
 #include "halftone/runtime/program.h"
-#include "halftone/training/collective.h"
 
 namespace halftone {
 

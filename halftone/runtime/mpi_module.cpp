@@ -1,4 +1,4 @@
-#include "halftone/training/mpi_module.h"
+#include "halftone/runtime/mpi_module.h"
 
 #include <mpi.h>
 

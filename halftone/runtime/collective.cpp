@@ -1,4 +1,4 @@
-#include "halftone/training/collective.h"
+#include "halftone/runtime/collective.h"
 
 #include <dlfcn.h>
 
@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "halftone/base/error.h"
-#include "halftone/training/mpi_module.h"
+#include "halftone/runtime/mpi_module.h"
 
 namespace halftone {
 namespace {
@@ -87,6 +87,28 @@ class MpiCollective : public Collective {
 };
 
 }  // namespace
+
+// By sums in which everyone has zeros where the others have their bytes.
+std::vector<std::string> Collective::gather(const std::string& own, const Stop& stop) {
+  const auto count = static_cast<size_t>(size()), place = static_cast<size_t>(rank());
+  std::vector<double> lengths(count);
+  lengths[place] = static_cast<double>(own.size());
+  sum(lengths, stop);
+  std::vector<size_t> begins = {0};
+  for (const double length : lengths) begins.push_back(begins.back() + static_cast<size_t>(length));
+  std::vector<float> bytes(begins.back());
+  for (size_t i = 0; i < own.size(); ++i) {
+    bytes[begins[place] + i] = static_cast<float>(static_cast<unsigned char>(own[i]));
+  }
+  sum(bytes, stop);
+  std::vector<std::string> all(count);
+  for (size_t r = 0; r < count; ++r) {
+    for (size_t i = begins[r]; i < begins[r + 1]; ++i) {
+      all[r] += static_cast<char>(static_cast<unsigned char>(bytes[i]));
+    }
+  }
+  return all;
+}
 
 bool was_started_by_mpirun() { return processes_of_mpirun() > 0; }
 

@@ -1,9 +1,12 @@
-// Processes that train one model together, each on its own rows of every batch.
+// Processes that work together: that train one model, each on its own rows of every batch, or make
+// the pictures of one list.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 namespace halftone {
 
@@ -32,6 +35,8 @@ class Collective {
     sum({&value, 1}, stop);
     return value;
   }
+  // What each says, in the order of ranks, told to all. For short texts.
+  std::vector<std::string> gather(const std::string& own, const Stop& stop);
   // Whether this process or another is to stop: `own` says so of this one, and then the others are
   // told. Asked often, between kernels, by the thread that sums.
   virtual bool stopping(bool own) { return own; }
