@@ -7,6 +7,7 @@
 #include "halftone/base/error.h"
 #include "halftone/cli/flags.h"
 #include "halftone/cli/progress_bar.h"
+#include "halftone/engine/choice_json.h"
 #include "halftone/engine/offline.h"
 
 namespace halftone::cli {
@@ -25,6 +26,7 @@ OfflineOptions offline_options(const GenerateOptions& options, const Context& co
   if (!options.size.empty()) o.defaults.size = parse_size(options.size);
   o.defaults.steps = options.steps;
   o.defaults.guidance = options.guidance;
+  o.defaults.true_cfg = options.true_cfg;
   o.defaults.seed = options.seed;
   o.defaults.count = options.count;
   o.batch = options.batch;
@@ -59,9 +61,9 @@ ordered_json offline_json(const GenerateOptions& options, const OfflineResult& r
           {"kept", result.kept},
           {"made_again", notes_json(result.made_again, "file", "why")},
           {"failed", notes_json(result.failed, "id", "error")},
-          {"precision", to_json(result.loaded.precision)},
-          {"compile", to_json(result.loaded.compile)},
-          {"device", to_json(result.loaded.device)},
+          {"precision", choice_json(result.loaded.precision)},
+          {"compile", choice_json(result.loaded.compile)},
+          {"device", choice_json(result.loaded.device)},
           {"fallbacks", result.fallbacks},
           {"notes", result.notes},
           {"seconds",

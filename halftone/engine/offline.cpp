@@ -215,7 +215,7 @@ class OfflineRun {
   OfflineWork work_of(size_t index) const {
     const GenerateRequest& request = list_.request_of(list_.pictures[index]);
     const Model& model = *result_.loaded.model;
-    const bool guided = is_guided(model.sampling().guidance_rule, request.guidance);
+    const bool guided = takes_two(request, model.sampling());
     const Shape latents = model.latent_shape(request.width, request.height);
     const Shape one{latents[1], latents[2], latents[3]};
     const Schedule schedule =

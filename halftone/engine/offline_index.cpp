@@ -40,6 +40,7 @@ ordered_json entry_of(const OfflineLine& line, const OfflinePicture& picture,
   entry["size"] = fmt::format("{}x{}", request.width, request.height);
   entry["steps"] = request.steps;
   entry["guidance"] = short_number(request.guidance);
+  if (request.true_cfg > 0) entry["true_cfg"] = short_number(request.true_cfg);
   entry["scheduler"] = line.scheduler.empty() ? ordered_json() : ordered_json(line.scheduler);
   entry["model"] = loaded.path;
   entry["model_hash"] = model_hash;

@@ -98,6 +98,7 @@ class LineReader {
     }
     request.steps = static_cast<int>(fields.integer("steps", steps(), 1, kMostSteps));
     request.guidance = static_cast<float>(fields.number("guidance", guidance(), 0, 100));
+    request.true_cfg = static_cast<float>(fields.number("true_cfg", defaults_.true_cfg, 0, 100));
     request.count = static_cast<int>(fields.integer("count", defaults_.count, 1, 10000));
     request.seed = defaults_.seed;
     if (fields.has("seed")) {
@@ -107,8 +108,8 @@ class LineReader {
       request.seed = fields.field("seed").get<uint64_t>();
     }
     // A line that turns guidance off has no use for what others are to avoid.
-    const bool turned_off =
-        fields.has("guidance") && !is_guided(usual_.guidance_rule, request.guidance);
+    const bool turned_off = fields.has(usual_.embedded_guidance ? "true_cfg" : "guidance") &&
+                            !takes_two(request, usual_);
     request.negative = fields.text("negative", turned_off ? "" : defaults_.negative);
     line.scheduler = fields.text("scheduler", defaults_.scheduler);
     line.loras = fields.has("loras") ? loras_of(fields) : defaults_.loras;
@@ -138,7 +139,7 @@ class LineReader {
     GenerateRequest& request = line.request;
     check_text_field("prompt", request.prompt);
     check_text_field("negative", request.negative);
-    check(request, usual_.guidance_rule);
+    check(request, usual_);
     const Shape latents = model_.latent_shape(request.width, request.height);
     check_prompts(request, model_);
     request.scheduler = usual_.scheduler;

@@ -51,6 +51,11 @@ RequestSchemas::RequestSchemas(const RequestLimits& limits) {
         Field::integer("height", "Pixels (default: the model's)", 1, 65536),
         Field::integer("steps", "Denoising steps (default: the model's)", 1, limits.most_steps),
         Field::number("guidance", "Strength of the prompt (default: the model's)", 0, 100),
+        Field::number("true_cfg",
+                      "Strength against the negative prompt, of models that read guidance "
+                      "themselves (defaults.true_cfg)",
+                      0, 100)
+            .or_else(0.0),
         Field::integer("seed", "Of the first picture (default: a random one)", 0, kMostSeed),
         Field::integer("count", "Pictures, with seed, seed + 1, ...", 1, limits.most_count)
             .or_else(1),

@@ -96,6 +96,7 @@ ordered_json Shelf::to_json(const ModelOnShelf& model,
   out["defaults"] = {{"width", usual.width}, {"height", usual.height},
                      {"steps", usual.steps}, {"guidance", usual.guidance},
                      {"negative", guided},   {"multiple", parts.size_multiple()}};
+  if (usual.embedded_guidance) out["defaults"]["true_cfg"] = 0;  // the network reads guidance
   ordered_json schedulers = ordered_json::array();
   const bool flow = usual.scheduler.prediction == Prediction::kVelocity;
   for (const SchedulerChoice& choice : scheduler_choices()) {
