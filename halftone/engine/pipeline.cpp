@@ -394,15 +394,8 @@ BlockOutputs Pipeline::block_outputs(const Tensor& latents, std::span<const floa
 
 Tensor Pipeline::decode(const Tensor& latents) {
   // What products of the steps packed operands into is free, but not the system's again: decoding
-  // is where the most memory is needed. A little of it is kept: whoever makes one picture after
-  // another would give it back, and ask for it again, with each.
-  constexpr int64_t kKept = 32 << 20;
-  const int64_t held = anonymous_memory();
-  if (lean_ == 0 || held > lean_ + kKept) {
-    give_back_freed_memory();
-    lean_ = anonymous_memory();
-  }
-  lean_ = std::min(lean_, held);
+  // is where the most memory is needed.
+  give_back_freed_memory();
   return decoder_program(latents.shape()).program->run({{"latents", latents}}).at("image");
 }
 

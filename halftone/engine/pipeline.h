@@ -151,7 +151,6 @@ class Pipeline {
   std::vector<Programs> encoders_;
   Programs denoisers_, decoders_, picture_encoders_;
   int built_ = 0;
-  int64_t lean_ = 0;  // what the process held after memory was last given back; 0: not yet
   std::vector<std::string> notes_;
   LinearObserver observer_;
   AdapterChoices adapters_;

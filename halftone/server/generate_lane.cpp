@@ -125,6 +125,10 @@ void GenerateLane::step() {
   std::vector<Job*> jobs;
   for (PictureRow& row : rows_) jobs.push_back(&row.job);
   run([&] { Stepper(pipeline()).step(jobs); });
+  // On a CPU, products pack operands into memory of the heap, between whose pieces the rest of the
+  // server keeps what is small and lasts. Given back at once, they do not spread over ever more
+  // pages.
+  if (loaded_.context == nullptr) give_back_freed_memory();
 }
 
 Tensor GenerateLane::picture(const PictureRow& row) {

@@ -292,6 +292,10 @@ class Server::Impl {
 
   // What has to be done now and then.
   void tick() {
+    // Often enough that a lease lasts, also where one time is missed.
+    constexpr double kSeconds = 0.5, kMostSeconds = 5;
+    const int renew_every =
+        std::max(1, static_cast<int>(std::min(options_.lease / 4, kMostSeconds) / kSeconds));
     for (int count = 0;; ++count) {
       {
         std::unique_lock lock(tick_mutex_);
@@ -299,8 +303,7 @@ class Server::Impl {
         if (tick_now_.wait_for(lock, kEvery, [&] { return ended_; })) return;
       }
       try {
-        constexpr int kRenewEvery = 10;
-        if (count % kRenewEvery == 0) store_->renew();
+        if (count % renew_every == 0) store_->renew();
         const std::vector<std::string> ended = store_->cancelling();
         if (ended.empty()) continue;
         pictures_->cancel(ended);
