@@ -83,6 +83,11 @@ class Denoiser {
   virtual WeightNames names(const Checkpoint& checkpoint) const = 0;
   virtual QuantizeRecipe recipe(const Format& format) const = 0;  // what it keeps, and why
   virtual LoraTargets lora_targets(const Graph& graph) const = 0;
+  // Whether training a whole model changes this weight: tables that were never learnt stay.
+  virtual bool trains(const std::string& weight) const {
+    (void)weight;
+    return true;
+  }
 
   int64_t image_tokens(const Shape& latents) const {
     return latents[1] * latents[2] / (patch() * patch());

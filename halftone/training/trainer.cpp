@@ -78,7 +78,7 @@ std::vector<std::string> trained_weights(const Model& model, const TrainRules& r
                   "is stored in {}: what trains weights starts from a model in high precision",
                   std::get<QuantizedTensor>(weight).format.name);
     }
-    if (is_target(rules, name)) names.push_back(name);
+    if (is_target(rules, name) && model.denoiser().trains(name)) names.push_back(name);
   }
   if (names.empty()) refuse_targets(rules, "weight of the model");
   return names;

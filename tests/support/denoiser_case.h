@@ -14,7 +14,7 @@
 #include "halftone/models/family.h"
 #include "tests/support/procedural.h"
 #include "tests/support/run_graph.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_denoiser.h"
 
 namespace halftone::test {
 
@@ -33,10 +33,7 @@ class DenoiserCase {
       : name_(golden.name),
         fixture_(data(golden, "transformer_" + name_)),
         case_(parse_json(fixture_.metadata().at("case"), "fixture")) {
-    const TempDir dir;
-    std::filesystem::create_directories(dir / "transformer");
-    write_file(dir / "transformer" / "config.json", case_["config"].dump());
-    denoiser_ = golden.row().denoiser({dir.path(), {}});
+    denoiser_ = tiny_denoiser(golden.row(), case_["config"]);
     const auto sigmas = case_["sigmas"].get<std::vector<double>>();
     latents_ =
         uniform("latents", {static_cast<int64_t>(sigmas.size()), denoiser_->channels(),

@@ -49,6 +49,7 @@ class Sd3Denoiser final : public Denoiser {
   WeightNames names(const Checkpoint& checkpoint) const override { return names_in(checkpoint); }
   QuantizeRecipe recipe(const Format& format) const override { return default_recipe(format); }
   LoraTargets lora_targets(const Graph& graph) const override { return sd3::lora_targets(graph); }
+  bool trains(const std::string& weight) const override { return weight != "pos_embed.pos_embed"; }
 
  private:
   TransformerConfig config_;

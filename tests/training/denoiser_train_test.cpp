@@ -1,16 +1,25 @@
-// A whole training run of a FLUX.2 transformer against PyTorch, diffusers and PEFT: the loss of
-// every step, and the first gradients of everything that is trained.
+// Whole training runs of tiny denoisers against PyTorch, diffusers and PEFT: the loss of every
+// step, and the first gradients of everything that is trained. A family is a row of kTrained;
+// fixtures are made by tools/golden/denoiser_train.py and flux2_train.py.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "halftone/io/json.h"
+#include "halftone/io/safetensors_file.h"
+#include "halftone/models/flux1/family.h"
+#include "halftone/models/flux2/family.h"
 #include "halftone/models/lora.h"
+#include "halftone/models/sd3/family.h"
 #include "halftone/passes/compile.h"
 #include "halftone/training/parameters.h"
 #include "halftone/training/train_graph.h"
 #include "tests/support/backend.h"
-#include "tests/support/flux2_case.h"
+#include "tests/support/data.h"
+#include "tests/support/procedural.h"
+#include "tests/support/run_graph.h"
+#include "tests/support/tiny_denoiser.h"
 
 namespace halftone {
 namespace {
@@ -18,24 +27,49 @@ namespace {
 using test::floats;
 using test::relative_error;
 
-class Flux2Training : public testing::TestWithParam<bool> {
+struct Trained {
+  const char* family;  // and folder of fixtures
+  Family (*row)();
+  size_t adapted, weights;  // linears of blocks, and all that a whole model has
+  bool compiled;
+};
+std::ostream& operator<<(std::ostream& out, const Trained& t) {
+  return out << t.family << (t.compiled ? "_compiled" : "_plain");
+}
+const Trained kTrained[] = {
+    {"flux1", flux1::family, 38, 102, false}, {"flux1", flux1::family, 38, 102, true},
+    {"flux2", flux2::family, 28, 49, false},  {"flux2", flux2::family, 28, 49, true},
+    {"sd3", sd3::family, 43, 115, false},     {"sd3", sd3::family, 43, 115, true},
+};
+
+class DenoiserTraining : public testing::TestWithParam<Trained> {
  protected:
   void open(const char* name) {
-    fixture_.emplace(test::flux2_data(name));
+    fixture_.emplace(test::kData / GetParam().family / (std::string(name) + ".safetensors"));
     case_ = parse_json(fixture_->metadata().at("case"), "fixture");
-    config_ = flux2::parse_transformer_config(case_["config"], "fixture");
-    latents_ = {case_["rows"], config_.in_channels, case_["size"][0].get<int64_t>(),
+    denoiser_ = test::tiny_denoiser(GetParam().row(), case_["config"]);
+    latents_ = {case_["rows"], denoiser_->channels(), case_["size"][0].get<int64_t>(),
                 case_["size"][1].get<int64_t>()};
-    plain_ = flux2::build_transformer(
-        config_, flux2::shape_for(Tensor::zeros(DType::kF32, latents_), texts(0)), {});
+    const std::vector<int64_t> texts(case_["rows"].get<size_t>(), case_["text"].get<int64_t>());
+    shape_ = denoiser_->shape({latents_[1], latents_[2], latents_[3]}, texts);
+    plain_ = denoiser_->build(shape_, {});
   }
 
-  std::vector<Tensor> texts(int step) const {
-    std::vector<Tensor> all;
+  // While it is trained a network is told of no guidance.
+  std::vector<Condition> conditions(int step) const {
+    std::vector<Condition> all;
+    const float unit = std::sqrt(3.0f);
     for (int64_t row = 0; row < latents_[0]; ++row) {
-      all.push_back(test::procedural_uniform(fmt::format("train.{}.text.{}", step % 4, row),
-                                             {case_["text"].get<int64_t>(), config_.joint_dim},
-                                             std::sqrt(3.0f)));
+      const auto name = [&](const std::string& what) {
+        return fmt::format("train.{}.{}.{}", step % 4, what, row);
+      };
+      const Shape text{case_["text"].get<int64_t>(), denoiser_->text_features()};
+      Condition condition = {{"text", test::procedural_uniform(name("text"), text, unit)}};
+      for (const auto& [vector, width] : denoiser_->vectors()) {
+        condition[vector] = test::procedural_uniform(name(vector), {width}, unit);
+      }
+      condition[kGuidanceOfCondition] = test::f32_tensor({1}, {1.0f});
+      all.push_back(std::move(condition));
     }
     return all;
   }
@@ -65,7 +99,7 @@ class Flux2Training : public testing::TestWithParam<bool> {
     CompileOptions how;
     if (!sites_.weights.empty()) how.lora = {sites_};
     how.extend = [&](Graph& graph) { add_loss(graph, trained); };
-    how.optimize = GetParam();
+    how.optimize = GetParam().compiled;
     how.can_stack = [](const std::string&, const std::string&) { return false; };
     Weights weights = test::procedural_weights(*plain_);
     if (stream.device != nullptr) weights = to_device(weights, {}, *stream.device);
@@ -84,17 +118,25 @@ class Flux2Training : public testing::TestWithParam<bool> {
     const Tensor u = test::procedural_uniform(fmt::format("train.sigma.{}", step), {rows});
     Tensor noisy = Tensor::empty(DType::kF32, latents_);
     Tensor target = Tensor::empty(DType::kF32, latents_);
-    std::vector<float> sigmas;
+    Tensor time = Tensor::empty(DType::kF32, {rows});
     for (int64_t r = 0; r < rows; ++r) {
       const float sigma = u.as<float>()[r] * 0.45f + 0.5f;
-      sigmas.push_back(sigma);
+      SamplerStep at;
+      at.sigma = sigma;
+      at.timestep = 1000 * double{sigma};
+      time.mutable_as<float>()[r] = denoiser_->time(at);
       for (int64_t i = r * per_row; i < (r + 1) * per_row; ++i) {
         const float clean = x.as<float>()[i], n = noise.as<float>()[i];
         noisy.mutable_as<float>()[i] = (1 - sigma) * clean + sigma * n;
         target.mutable_as<float>()[i] = n - clean;
       }
     }
-    auto inputs = flux2::transformer_inputs(config_, noisy, sigmas, texts(step));
+    const auto told = conditions(step);
+    std::vector<const Condition*> all;
+    for (const Condition& condition : told) all.push_back(&condition);
+    auto inputs = denoiser_->inputs(shape_, all);
+    inputs["latents"] = noisy;
+    inputs["time"] = time;
     inputs["target"] = target;
     Tensor ones = Tensor::empty(DType::kF32, {rows});
     std::ranges::fill(ones.mutable_as<float>(), 1.0f);
@@ -115,7 +157,8 @@ class Flux2Training : public testing::TestWithParam<bool> {
       EXPECT_LE(relative_error(g, floats(fixture_->tensor(whole))), 1e-4) << name;
       return 1;
     }
-    const int64_t rows = gradient.shape()[0], cols = gradient.shape()[1];
+    // Kernels of convolutions as matrices.
+    const int64_t rows = gradient.shape()[0], cols = gradient.numel() / rows;
     const auto left = floats(test::procedural_uniform(fmt::format("left.{}", rows), {rows}));
     const auto right = floats(test::procedural_uniform(fmt::format("right.{}", cols), {cols}));
     std::vector<float> along(cols), across(rows);
@@ -167,29 +210,31 @@ class Flux2Training : public testing::TestWithParam<bool> {
 
   std::optional<SafetensorsFile> fixture_;
   nlohmann::json case_;
-  flux2::TransformerConfig config_;
+  std::unique_ptr<Denoiser> denoiser_;
   Shape latents_;
+  DenoiserShape shape_;
   std::shared_ptr<Graph> plain_;
   LoraSites sites_;
   std::map<std::string, std::string> names_;  // of adapters -> PEFT's
   std::map<std::string, Tensor> initial_;
 };
-INSTANTIATE_TEST_SUITE_P(, Flux2Training, testing::Bool(),
-                         [](const auto& tested) { return tested.param ? "compiled" : "plain"; });
+INSTANTIATE_TEST_SUITE_P(, DenoiserTraining, testing::ValuesIn(kTrained),
+                         testing::PrintToStringParamName());
 
-TEST_P(Flux2Training, AdaptersFollowPyTorch) {
+TEST_P(DenoiserTraining, AdaptersFollowPyTorch) {
   open("train");
   attach();
-  EXPECT_EQ(sites_.weights.size(), 28u);
+  EXPECT_EQ(sites_.weights.size(), GetParam().adapted);
   follow();
 }
 
-TEST_P(Flux2Training, WholeModelsFollowPyTorch) {
+TEST_P(DenoiserTraining, WholeModelsFollowPyTorch) {
   open("train_full");
   for (const auto& [name, weight] : test::procedural_weights(*plain_)) {
+    if (!denoiser_->trains(name)) continue;
     initial_.emplace(name, std::get<Tensor>(weight));
   }
-  EXPECT_EQ(initial_.size(), 49u);
+  EXPECT_EQ(initial_.size(), GetParam().weights);
   follow();
 }
 
