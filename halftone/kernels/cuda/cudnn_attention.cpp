@@ -25,7 +25,7 @@ enum AttentionId : int64_t {
   kDK,
   kDV,
   kDQSum,
-  kBias,
+  kScoreBias,
 };
 
 constexpr auto kBF16 = CUDNN_DATA_BFLOAT16;
@@ -118,8 +118,9 @@ class Scores {
       // Dense even where items share it: with dimensions of 1 gradients would be wrong.
       const int64_t plane = p_.queries * p_.keys;
       const Dims strides = {p_.bias_of_items ? p_.heads * plane : 0, plane, p_.keys, 1};
-      scores = g_.combine(CUDNN_POINTWISE_ADD, scores,
-                          g_.real(kBias, p_.narrow_bias ? kBF16 : kF32, score_dims(), strides));
+      scores =
+          g_.combine(CUDNN_POINTWISE_ADD, scores,
+                     g_.real(kScoreBias, p_.narrow_bias ? kBF16 : kF32, score_dims(), strides));
     }
     if (!p_.lengths) return scores;
     const Operand row = g_.index(scores, 2), column = g_.index(scores, 3);
@@ -367,7 +368,7 @@ void AttentionPlans::run(const AttentionArgs& args, const Stream& stream) {
                                     {kV, args.v.data},
                                     {kO, args.y.data},
                                     {kScale, &args.how.scale}};
-  if (p.bias) pointers.push_back({kBias, args.bias.data});
+  if (p.bias) pointers.push_back({kScoreBias, args.bias.data});
   scratch.append(pointers, p);
   plan.run(pointers, from.bytes(plan.workspace_bytes()));
 }
@@ -395,7 +396,7 @@ void AttentionPlans::run(const AttentionGradArgs& args, const Stream& stream) {
   const void* o = handed ? args.y.data : from.bytes(output_bytes(p));
   std::vector<PlanPointer> pointers{
       {kQ, args.q.data}, {kK, args.k.data}, {kV, args.v.data}, {kO, o}, {kScale, &args.how.scale}};
-  if (p.bias) pointers.push_back({kBias, args.bias.data});
+  if (p.bias) pointers.push_back({kScoreBias, args.bias.data});
   scratch.append(pointers, p);
   std::vector<PlanPointer> gradients = pointers;
   gradients.insert(gradients.end(), {{kOne, &kOneValue},
