@@ -43,7 +43,8 @@ const std::vector<TinyModel>& tiny_models() {
        [](const fs::path& folder) {
          write_tiny_folder(folder, case_of("sd3/pipeline_large.safetensors"));
        },
-       32, 16, 4.0f, "transformer.transformer_blocks.1.attn.to_q", 32, 32},
+       32, 16, 4.0f, "transformer.transformer_blocks.1.attn.to_q", 32, 32, false,
+       "transformer_blocks.2.attn.add_q_proj.weight", "pos_embed.pos_embed"},
   };
   return kModels;
 }

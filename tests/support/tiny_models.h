@@ -14,8 +14,10 @@ struct TinyModel {
   float guidance;         // that is on
   std::string adapted;    // a linear that adapters may change, as diffusers names it
   int64_t in, out;        // of that linear
-  bool reads_guidance =
-      false;  // the network does, and two predictions have a strength of their own
+  // The network reads guidance, and two predictions have a strength of their own.
+  bool reads_guidance = false;
+  std::string unread = {};    // a linear's weight whose results nothing reads, as we name it
+  std::string constant = {};  // a weight that is never trained
 };
 const std::vector<TinyModel>& tiny_models();
 

@@ -37,9 +37,9 @@ std::ostream& operator<<(std::ostream& out, const Trained& t) {
   return out << t.family << (t.compiled ? "_compiled" : "_plain");
 }
 const Trained kTrained[] = {
-    {"flux1", flux1::family, 38, 102, false}, {"flux1", flux1::family, 38, 102, true},
+    {"flux1", flux1::family, 40, 112, false}, {"flux1", flux1::family, 40, 112, true},
     {"flux2", flux2::family, 28, 49, false},  {"flux2", flux2::family, 28, 49, true},
-    {"sd3", sd3::family, 43, 115, false},     {"sd3", sd3::family, 43, 115, true},
+    {"sd3", sd3::family, 43, 116, false},     {"sd3", sd3::family, 43, 116, true},
 };
 
 class DenoiserTraining : public testing::TestWithParam<Trained> {
