@@ -354,35 +354,20 @@ Tensor Pipeline::fetch(const Tensor& tensor) const {
   return copy;
 }
 
-Rows Pipeline::rows_of(std::span<const Condition> conditions) {
-  row_conditions_.clear();
-  for (const Condition& condition : conditions) row_conditions_.push_back(&condition);
-  row_adapters_.assign(adapters_.empty() ? 0 : conditions.size(), &adapters_);
-  return {row_conditions_, row_adapters_};
+Tensor Pipeline::predict(const Tensor& latents, const SamplerStep& at, const Condition& condition) {
+  const SamplerStep* step = &at;
+  const Condition* row = &condition;
+  const AdapterChoices* adapters = &adapters_;
+  return predict(latents, {&step, 1}, {{&row, 1}, {&adapters, 1}});
 }
 
-std::vector<float> Pipeline::flow_times(std::span<const float> sigmas) const {
-  std::vector<float> times;
-  for (const float sigma : sigmas) {
-    SamplerStep step;
-    step.sigma = sigma;
-    times.push_back(model_->denoiser().time(step));
-  }
-  return times;
-}
-
-Tensor Pipeline::velocity(const Tensor& latents, std::span<const float> sigmas,
-                          std::span<const Condition> conditions) {
-  Program& program = prepare(latents.shape(), flow_times(sigmas), rows_of(conditions), {});
-  program.set_input("latents", latents);
-  program.run();
-  return program.output("sample");
-}
-
-BlockOutputs Pipeline::block_outputs(const Tensor& latents, std::span<const float> sigmas,
-                                     std::span<const Condition> conditions) {
+BlockOutputs Pipeline::block_outputs(const Tensor& latents, const SamplerStep& at,
+                                     const Condition& condition) {
+  const float time = model_->denoiser().time(at);
+  const Condition* row = &condition;
+  const AdapterChoices* adapters = &adapters_;
   Program& program =
-      prepare(latents.shape(), flow_times(sigmas), rows_of(conditions), {true, std::nullopt});
+      prepare(latents.shape(), {&time, 1}, {{&row, 1}, {&adapters, 1}}, {true, std::nullopt});
   program.set_input("latents", latents);
   program.run();
   BlockOutputs blocks;

@@ -76,13 +76,12 @@ class Pipeline {
   void remember(const std::string& prompt, Condition condition);
   // The prediction for each row of latents [rows, ...], at a step of its own.
   Tensor predict(const Tensor& latents, std::span<const SamplerStep* const> at, const Rows& rows);
-  // The same for flow models: the velocity d latents / d sigma.
-  Tensor velocity(const Tensor& latents, std::span<const float> sigmas,
-                  std::span<const Condition> conditions);
-  // What every block of the denoiser gives on the way to a prediction, F32, in the order in which
-  // they run: for finding where a precision loses.
-  BlockOutputs block_outputs(const Tensor& latents, std::span<const float> sigmas,
-                             std::span<const Condition> conditions);
+  // The same of one row, with the adapters of `set_adapters`.
+  Tensor predict(const Tensor& latents, const SamplerStep& at, const Condition& condition);
+  // What every block of the denoiser gives on the way to that, F32, in the order in which they run:
+  // for finding where a precision loses.
+  BlockOutputs block_outputs(const Tensor& latents, const SamplerStep& at,
+                             const Condition& condition);
   // Pictures [B, 3, H, W], about -1 to 1.
   Tensor decode(const Tensor& latents);
   // And back: latents [B, C, h, w] as a sampler leaves them, the middle of what they may be.
@@ -98,7 +97,7 @@ class Pipeline {
   Tensor place(const Tensor& tensor) const;
   Tensor fetch(const Tensor& tensor) const;
 
-  // Of velocity and block_outputs, which take none by row.
+  // Of predictions of one row.
   void set_adapters(AdapterChoices adapters) { adapters_ = std::move(adapters); }
   const AdapterChoices& adapters() const { return adapters_; }
 
@@ -141,8 +140,6 @@ class Pipeline {
   // The program for these rows, with everything given but latents.
   Program& prepare(const Shape& latents, std::span<const float> times, const Rows& rows,
                    const Use& use);
-  std::vector<float> flow_times(std::span<const float> sigmas) const;
-  Rows rows_of(std::span<const Condition> conditions);
 
   std::shared_ptr<const Model> loaded_, model_;
   std::function<bool()> cancelled_;
@@ -154,8 +151,6 @@ class Pipeline {
   std::vector<std::string> notes_;
   LinearObserver observer_;
   AdapterChoices adapters_;
-  std::vector<const Condition*> row_conditions_;
-  std::vector<const AdapterChoices*> row_adapters_;
   struct Known {
     std::string prompt;
     Condition condition;

@@ -82,10 +82,7 @@ class Calibrator {
     for (int prompt = first_kept; prompt < layout_.prompts; ++prompt) {
       for (const int step : kept_steps(options)) layout_.points.emplace_back(prompt, step);
     }
-    for (const SamplerStep& step : schedule_.steps) {
-      result_.sigmas.push_back(static_cast<float>(step.sigma));
-    }
-    result_.sigmas.push_back(0);
+    result_.steps = schedule_.steps;
     std::map<int, std::string> first;
     for (const LinearInfo& linear : model.model().linears()) {
       const std::string& of_group = first.emplace(linear.group, linear.weight).first->second;
@@ -247,7 +244,9 @@ float static_scale_for(const Format& format, float largest) {
 
 std::string calibration_json(const Calibration& calibration) {
   nlohmann::ordered_json json;
-  json["sigmas"] = std::vector<float>(calibration.sigmas.begin(), calibration.sigmas.end() - 1);
+  for (const SamplerStep& step : calibration.steps) {
+    json["sigmas"].push_back(static_cast<float>(step.sigma));
+  }
   json["histogram_bins"] = {{"first_exponent", -InputRange::kLowest}, {"ratio", 2}};
   for (const auto& [weight, range] : calibration.inputs) {
     json["inputs"][weight] = {{"amax", range.amax}, {"histogram", range.histogram}};

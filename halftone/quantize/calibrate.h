@@ -68,7 +68,7 @@ struct CalibrationPoint {
 };
 
 struct Calibration {
-  std::vector<float> sigmas;
+  std::vector<SamplerStep> steps;
   std::map<std::string, InputRange> inputs;  // by weight
   std::vector<CalibrationPoint> points;
   std::vector<Condition> conditions;  // by prompt, those held out being the last

@@ -72,12 +72,6 @@ Tensor stepped(const SamplerStep& step, const Tensor& latents, const Tensor& vel
 
 double cosine_of(const Tensor& a, const Tensor& b) { return cosine(a.as<float>(), b.as<float>()); }
 
-BlockOutputs blocks_of(Pipeline& model, const Tensor& latents, float sigma,
-                       const Condition& condition) {
-  const float sigmas[] = {sigma};
-  return model.block_outputs(latents, sigmas, {&condition, 1});
-}
-
 using Table = std::vector<std::vector<double>>;  // by step, then by case
 
 std::vector<Spread> spreads(const Table& table, Spread::Worse worse) {
@@ -154,7 +148,7 @@ ReferenceRun run_reference(Pipeline& model, const SchedulerConfig& scheduler,
       }
       if (static_cast<int>(run.cases.size()) < options.layer_cases) {
         const int middle = options.steps / 2;
-        c.blocks = blocks_of(model, c.latents[middle], run.sigmas[middle], positive);
+        c.blocks = model.block_outputs(c.latents[middle], run.schedule.steps[middle], positive);
       }
       c.image = predictor.picture(c.latents.back());
       run.cases.push_back(std::move(c));
@@ -206,7 +200,7 @@ ParityResult compare_with(const ReferenceRun& reference, Pipeline& model,
     if (!c.blocks.empty()) {
       const size_t middle = steps / 2;
       const Tensor input = disturbed(c.latents[middle], disturbance, c.seed + 1);
-      const auto blocks = blocks_of(model, input, reference.sigmas[middle], c.positive);
+      const auto blocks = model.block_outputs(input, reference.schedule.steps[middle], c.positive);
       result.layer_error.resize(blocks.size());
       for (size_t i = 0; i < blocks.size(); ++i) {
         HT_ASSERT(blocks[i].first == c.blocks[i].first);

@@ -47,16 +47,10 @@ inline Schedule schedule_for(const Model& model, const SchedulerConfig& schedule
 inline Tensor guided_prediction(Pipeline& pipeline, const Tensor& latents, const SamplerStep& step,
                                 const Condition& positive, const Condition& negative,
                                 float guidance) {
-  const SamplerStep* at = &step;
-  const auto predict = [&](const Condition& condition) {
-    const Condition* row = &condition;
-    const AdapterChoices* adapters = &pipeline.adapters();
-    return pipeline.predict(latents, {&at, 1}, {{&row, 1}, {&adapters, 1}});
-  };
-  Tensor prediction = predict(positive);
+  Tensor prediction = pipeline.predict(latents, step, positive);
   const GuidanceRule rule = pipeline.model().sampling().rule_of_guidance();
   if (is_guided(rule, guidance)) {
-    const Tensor away = predict(negative);
+    const Tensor away = pipeline.predict(latents, step, negative);
     guide(rule, guidance, prediction.mutable_as<float>(), away.as<float>());
   }
   return prediction;

@@ -213,8 +213,8 @@ RecipeScore score_recipe(Pipeline& model, const QuantizeRecipe& recipe,
   model.set_recipe(recipe, quantizer);
   RecipeScore score{0, 1};
   for (const CalibrationPoint* p : points) {
-    const float sigmas[] = {calibration.sigmas[p->step]};
-    const Tensor v = model.velocity(p->latents, sigmas, {&calibration.conditions[p->prompt], 1});
+    const Tensor v =
+        model.predict(p->latents, calibration.steps[p->step], calibration.conditions[p->prompt]);
     const double c = cosine(v.as<float>(), p->velocity.as<float>());
     score.mean += c / static_cast<double>(points.size());
     score.worst = std::min(score.worst, c);

@@ -27,7 +27,7 @@ class QuantizeEveryFamily : public testing::TestWithParam<test::TinyModel> {
     GetParam().write(dir_ / "model");
     options_.model.path = (dir_ / "model").string();
     options_.model.device = "cpu";
-    options_.model.threads = 2;
+    options_.model.threads = 1;
     options_.sampling.size = std::pair(GetParam().width, GetParam().height);
     options_.sampling.steps = 2;
     options_.prompts = {"a red circle", "two squares", "a line"};
@@ -90,7 +90,7 @@ TEST_P(QuantizeEveryFamily, AFolderRunsAsTheModelDoesInThatPrecision) {
 
 TEST_P(QuantizeEveryFamily, CalibratesSearchesAndCertifies) {
   options_.calibrate = true;
-  options_.budget = {0.9, {}, false};  // random weights lose more than a model's
+  options_.budget = {0.98, {}, false};
   options_.search_points = 2;
   options_.format = formats::nvfp4;
   options_.certify = 1;
@@ -102,7 +102,7 @@ TEST_P(QuantizeEveryFamily, CalibratesSearchesAndCertifies) {
   EXPECT_EQ(result.found->chosen.choice.size(), result.found->groups.size());
   EXPECT_GT(result.found->curve.back().bytes, result.found->curve.front().bytes);
   ASSERT_TRUE(result.budget.has_value());
-  EXPECT_GE(result.budget->reached, 0.85);
+  EXPECT_GT(result.budget->reached, 0.9);
   ASSERT_TRUE(result.certificate.has_value()) << result.uncertified;
 
   CompareModelOptions compare;
