@@ -10,7 +10,7 @@ namespace halftone {
 
 // 32 hex digits, or "unknown" in a build without xxHash.
 std::string model_hash(std::span<const Checkpoint* const> checkpoints);
-// The same of a text.
+// 32 hex digits of a text: the same hash, or in a build without xxHash another one.
 std::string text_hash(std::string_view text);
 
 }  // namespace halftone

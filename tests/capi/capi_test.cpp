@@ -308,7 +308,7 @@ TEST_F(CApi, CancelledAnywhereAndThenAsGoodAsBefore) {
 
 TEST_F(CApi, CancelledInTheMiddleOfAStep) {
   halftone_request request = small_request();
-  request.width = request.height = 512;  // steps of more than a tenth of a second
+  request.width = request.height = 1024;  // a step of many tenths of a second
   request.steps = 1;
   struct Calls {
     int denoising = 0;

@@ -252,7 +252,7 @@ TEST_P(LoraNames, AFusedModuleOfSeparateAdaptersIsTheirSumAndNotOfThreeTimesTheR
       EXPECT_EQ(floats(fused.modules().at(weight).up), floats(module.up)) << weight;
     }
     // Nothing is lost where one of them was not trained.
-    const json& first = size[2].begin().value()[0];
+    const json first = size[2].begin().value()[0];
     const auto begin = first[0].get<int64_t>(), end = first[1].get<int64_t>();
     std::fill_n(up.mutable_as<float>().begin() + begin * ranks, (end - begin) * ranks, 0.0f);
     const LoraAdapter less = load(tensors_of({{name, down, up}}, kDots));
