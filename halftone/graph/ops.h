@@ -54,7 +54,9 @@ Value quantize(Value x, const Format& format, float static_scale = 0);
 Value quantize_weight(Value weight, const Format& format);
 // x [..., K], weight [N, K], bias [N] -> [..., N]; x and weight may be quantized.
 Value linear(Value x, Value weight, std::optional<Value> bias = std::nullopt);
-Value matmul(Value a, Value b, bool transpose_a, bool transpose_b);  // matrices
+// Of matrices; in a's dtype, if no other is asked for.
+Value matmul(Value a, Value b, bool transpose_a, bool transpose_b,
+             std::optional<DType> result = {});
 // x [B, C, H, W], weight [O, C, kh, kw], bias [O]
 Value conv2d(Value x, Value weight, std::optional<Value> bias, const ConvAttributes& attributes);
 

@@ -66,7 +66,7 @@ Gradients linear_gradient(const GradientContext& c) {
     const auto& how = std::get<LinearAttributes>(c.attributes);
     const Value dweight = how.gradients && how.round_weight_gradient
                               ? rounded_weight_gradient(dy, as_rows(x), *how.gradients)
-                              : matmul(dy, as_rows(x), true, false);
+                              : matmul(dy, as_rows(x), true, false, weight.dtype());
     gradients[1] = cast(dweight, weight.dtype());
   }
   if (c.inputs.size() > 2) {
@@ -75,14 +75,14 @@ Gradients linear_gradient(const GradientContext& c) {
   return gradients;
 }
 
-Value matmul(Value a, Value b, bool transpose_a, bool transpose_b) {
+Value matmul(Value a, Value b, bool transpose_a, bool transpose_b, std::optional<DType> result) {
   require(a.rank() == 2 && b.rank() == 2, "matmul: {} and {} are not matrices", a.shape(),
           b.shape());
   const int64_t m = a.dim(transpose_a ? 1 : 0), k = a.dim(transpose_a ? 0 : 1);
   const int64_t n = b.dim(transpose_b ? 0 : 1);
   require(k == b.dim(transpose_b ? 1 : 0), "matmul: {} and {} do not fit", a.shape(), b.shape());
   return a.graph().add(Op::kMatMul, {a, b}, MatMulAttributes{transpose_a, transpose_b},
-                       {{m, n}, a.dtype(), {}});
+                       {{m, n}, result.value_or(a.dtype()), {}});
 }
 Gradients matmul_gradient(const GradientContext& c) {
   const auto& t = std::get<MatMulAttributes>(c.attributes);
