@@ -41,7 +41,6 @@ Gradients broadcast_gradient(const GradientContext& c);
 Gradients reshape_gradient(const GradientContext& c);
 Gradients permute_gradient(const GradientContext& c);
 Gradients concat_gradient(const GradientContext& c);
-Gradients slice_gradient(const GradientContext& c);
 Gradients pad_gradient(const GradientContext& c);
 Gradients quantize_gradient(const GradientContext& c);
 Gradients linear_gradient(const GradientContext& c);

@@ -415,7 +415,8 @@ TEST(Catalogue, EveryForwardOpHasAGradientRule) {
     const OpInfo& info = op_info(static_cast<Op>(i));
     const bool after_autodiff = info.name.ends_with("_grad") || info.name == "fused_rows";
     const bool of_nothing = info.name == "gaussian";
-    EXPECT_EQ(info.gradient == nullptr, after_autodiff || of_nothing) << info.name;
+    const bool with_others = info.name == "slice";  // of one value: gathered by autodiff itself
+    EXPECT_EQ(info.gradient == nullptr, after_autodiff || of_nothing || with_others) << info.name;
   }
 }
 

@@ -109,10 +109,6 @@ Value slice(Value x, int axis, int64_t begin, int64_t end) {
   return x.graph().add(Op::kSlice, {x}, AxisAttributes{axis, begin, end},
                        {with_dim(x.shape(), axis, end - begin), x.dtype(), {}});
 }
-Gradients slice_gradient(const GradientContext& c) {
-  const auto& a = std::get<AxisAttributes>(c.attributes);
-  return {pad(c.dy, a.axis, a.begin, c.inputs[0].dim(a.axis) - a.end)};
-}
 
 Value pad(Value x, int axis, int64_t before, int64_t after) {
   axis = axis_of("pad", x, axis);
