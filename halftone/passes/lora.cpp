@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
 #include <optional>
+#include <tuple>
 
 #include "halftone/base/error.h"
 #include "halftone/graph/ops.h"
@@ -28,49 +31,125 @@ std::string lora_up_name(const std::string& weight, size_t slot) {
   return fmt::format("{}.{}.lora_B", stem(weight), slot);
 }
 
-std::shared_ptr<Graph> attach_lora(const Graph& graph, std::span<const LoraSites> adapters) {
-  std::vector<std::optional<Value>> strengths(adapters.size()), keys(adapters.size());
-  size_t attached = 0, wanted = 0;
-  const auto f32 = [](const Shape& shape) { return ValueType{shape, DType::kF32, {}}; };
-  Rewrite how;
-  how.node = [&](Graph& out, const Node& node, std::span<const Value> inputs) {
-    std::vector<Value> result = copy_node(out, graph, node, inputs);
-    if (node.op != Op::kLinear) return result;
-    const ValueInfo& weight = graph.values()[node.inputs[1]];
-    if (weight.source != Source::kWeight) return result;
-    const Value x = inputs[0];
-    const int64_t batch = batch_items(x.shape());
-    for (size_t slot = 0; slot < adapters.size(); ++slot) {
-      const LoraSites& sites = adapters[slot];
-      if (!sites.weights.contains(weight.name)) continue;
-      auto& strength = strengths[slot];
-      if (!strength) strength = out.input(lora_strength_name(slot), f32({batch, sites.rank}));
-      HT_ASSERT(x.rank() >= 2 && strength->dim(0) == batch);
-      const Value down =
-          out.weight(lora_down_name(weight.name, slot), f32({sites.rank, weight.type.shape[1]}));
-      const Value up =
-          out.weight(lora_up_name(weight.name, slot), f32({weight.type.shape[0], sites.rank}));
-      std::vector<int64_t> per_row(static_cast<size_t>(x.rank()), 1);
-      per_row.front() = batch;
-      per_row.back() = sites.rank;
-      Value read = x;
-      if (sites.dropout > 0) {
-        auto& drawn = keys[slot];
-        if (!drawn) drawn = out.input(lora_dropout_name(slot), {{batch, 4}, DType::kI32, {}});
-        read = dropout(x, *drawn, {sites.dropout, static_cast<uint32_t>(attached)});
+namespace {
+
+Shape with_last(const Shape& shape, std::initializer_list<int64_t> last) {
+  const auto before = shape.dims().first(static_cast<size_t>(shape.rank() - 1));
+  std::vector<int64_t> dims(before.begin(), before.end());
+  dims.insert(dims.end(), last);
+  return Shape(dims);
+}
+
+class LoraAttacher {
+ public:
+  LoraAttacher(const Graph& graph, std::span<const LoraSites> adapters)
+      : graph_(graph), adapters_(adapters), strengths_(adapters.size()), keys_(adapters.size()) {
+    for (const Node& node : graph.nodes()) {
+      if (node.op != Op::kLinear) continue;
+      for (size_t slot = 0; slot < adapters.size(); ++slot) {
+        if (is_adapted(node, slot)) groups_[place_of(node, slot)].push_back(weight_of(node).name);
       }
-      const Value hidden = linear(read, down) * reshape(*strength, Shape(per_row));
-      result[0] = result[0] + linear(hidden, up);
-      ++attached;
     }
-    return result;
-  };
-  std::shared_ptr<Graph> out = rewrite(graph, how);
-  for (const LoraSites& sites : adapters) wanted += sites.weights.size();
-  if (attached < wanted) {
-    throw Error(ErrorCode::kInvalidInput, "lora", "a linear that an adapter changes is not there");
   }
-  return out;
+
+  std::shared_ptr<Graph> run() {
+    Rewrite how;
+    how.node = [&](Graph& out, const Node& node, std::span<const Value> inputs) {
+      std::vector<Value> result = copy_node(out, graph_, node, inputs);
+      for (size_t slot = 0; slot < adapters_.size() && node.op == Op::kLinear; ++slot) {
+        if (!is_adapted(node, slot)) continue;
+        const std::string& weight = weight_of(node).name;
+        const ValueType up{{weight_of(node).type.shape[0], adapters_[slot].rank}, DType::kF32, {}};
+        result[0] = result[0] + linear(hidden(out, node, inputs[0], slot),
+                                       out.weight(lora_up_name(weight, slot), up));
+        ++attached_;
+      }
+      return result;
+    };
+    std::shared_ptr<Graph> out = rewrite(graph_, how);
+    size_t wanted = 0;
+    for (const LoraSites& sites : adapters_) wanted += sites.weights.size();
+    if (attached_ < wanted) {
+      throw Error(ErrorCode::kInvalidInput, "lora",
+                  "a linear that an adapter changes is not there");
+    }
+    return out;
+  }
+
+ private:
+  // Adapted linears of a block that read the same value: by it, the block and the adapter.
+  using Place = std::tuple<int, int, size_t>;
+
+  const ValueInfo& weight_of(const Node& node) const { return graph_.values()[node.inputs[1]]; }
+  bool is_adapted(const Node& node, size_t slot) const {
+    const ValueInfo& weight = weight_of(node);
+    return weight.source == Source::kWeight && adapters_[slot].weights.contains(weight.name);
+  }
+  static Place place_of(const Node& node, size_t slot) {
+    return {node.inputs[0], node.region, slot};
+  }
+
+  Value strength(Graph& out, size_t slot, int64_t batch) {
+    auto& made = strengths_[slot];
+    if (!made) {
+      made = out.input(lora_strength_name(slot), {{batch, adapters_[slot].rank}, DType::kF32, {}});
+    }
+    HT_ASSERT(made->dim(0) == batch);
+    return *made;
+  }
+  Value down(Graph& out, const std::string& weight, size_t slot, int64_t columns) const {
+    return out.weight(lora_down_name(weight, slot),
+                      {{adapters_[slot].rank, columns}, DType::kF32, {}});
+  }
+
+  // What goes up again: x through the adapter's first matrix, times its strength.
+  Value hidden(Graph& out, const Node& node, Value x, size_t slot) {
+    const LoraSites& sites = adapters_[slot];
+    const std::string& weight = weight_of(node).name;
+    HT_ASSERT(x.rank() >= 2);
+    const int64_t batch = batch_items(x.shape()), rank = sites.rank;
+    std::vector<int64_t> items(static_cast<size_t>(x.rank()), 1);
+    items.front() = batch;
+    const Shape per_row = with_last(Shape(items), {rank});
+    const std::vector<std::string>& group = groups_.at(place_of(node, slot));
+    if (sites.dropout > 0 || group.size() == 1) {
+      Value read = x;
+      if (sites.dropout > 0) {  // each linear's own
+        auto& drawn = keys_[slot];
+        if (!drawn) drawn = out.input(lora_dropout_name(slot), {{batch, 4}, DType::kI32, {}});
+        read = dropout(x, *drawn, {sites.dropout, static_cast<uint32_t>(attached_)});
+      }
+      return linear(read, down(out, weight, slot, x.dim(-1))) *
+             reshape(strength(out, slot, batch), per_row);
+    }
+    // Reading x takes longer than multiplying by so few columns: once for all that read it.
+    const auto count = static_cast<int64_t>(group.size());
+    auto& shared = shared_[place_of(node, slot)];
+    if (!shared) {
+      std::vector<Value> downs;
+      for (const std::string& name : group) downs.push_back(down(out, name, slot, x.dim(-1)));
+      const Value all = linear(x, concat(downs, 0));
+      const Shape apart = with_last(all.shape(), {count, rank});
+      shared = reshape(
+          reshape(all, apart) * reshape(strength(out, slot, batch), with_last(per_row, {1, rank})),
+          all.shape());
+    }
+    const auto index = std::find(group.begin(), group.end(), weight) - group.begin();
+    return slice(*shared, x.rank() - 1, index * rank, (index + 1) * rank);
+  }
+
+  const Graph& graph_;
+  std::span<const LoraSites> adapters_;
+  std::map<Place, std::vector<std::string>> groups_;  // weights, in the graph's order
+  std::map<Place, std::optional<Value>> shared_;
+  std::vector<std::optional<Value>> strengths_, keys_;
+  size_t attached_ = 0;
+};
+
+}  // namespace
+
+std::shared_ptr<Graph> attach_lora(const Graph& graph, std::span<const LoraSites> adapters) {
+  return LoraAttacher(graph, adapters).run();
 }
 
 }  // namespace halftone
