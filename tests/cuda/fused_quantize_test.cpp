@@ -64,7 +64,7 @@ Tensor as_bytes(const std::vector<uint8_t>& bytes) {
   return t;
 }
 
-void expect_equal(const Tensor& x, const Format& format, int64_t begin) {
+void expect_equal_fused(const Tensor& x, const Format& format, int64_t begin) {
   const Stream stream = test::tested_stream();
   const int64_t rows = x.shape()[1], wide = x.shape()[2], cols = wide - begin;
   // The last columns of something wider, through a step that changes nothing.
@@ -129,10 +129,10 @@ TEST(CudaFusedQuantize, EqualsTheScalarQuantizer) {
       for (const auto& [rows, cols] : {std::pair{7, 64}, {130, 96}, {33, 3840}, {300, 160}}) {
         for (const bool finite : {true, false}) {
           if (!finite && !format.static_scale) continue;  // held to it by CudaQuantize
-          expect_equal(values(rows, cols, dtype, finite), format, 0);
+          expect_equal_fused(values(rows, cols, dtype, finite), format, 0);
         }
       }
-      expect_equal(values(20, 67, dtype, true), format, 3);  // one value at a time
+      expect_equal_fused(values(20, 67, dtype, true), format, 3);  // one value at a time
     }
   }
 }
