@@ -67,9 +67,11 @@ struct LinearAttributes {
   bool gelu = false;                   // of the result; set by the pass that folds it in
   std::optional<Format> gradients;     // what dY is rounded to for the input's gradient
   bool round_weight_gradient = false;  // dY to the same, and X to FP8, for the weight's
+  bool adds = false;  // the last operand is added; set by the pass that folds sums into products
 };
 struct LinearInputGradAttributes {
   std::optional<Format> gradients;
+  bool adds = false;  // as a linear's
 };
 struct QuantizeAttributes {
   Format format;

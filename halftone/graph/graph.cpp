@@ -60,6 +60,19 @@ void Graph::output(const std::string& name, Value value) {
   outputs_[name] = value;
 }
 
+bool adds_operand(const Node& node) {
+  switch (node.op) {
+    case Op::kLinear:
+      return std::get<LinearAttributes>(node.attributes).adds;
+    case Op::kMatMul:
+      return std::get<MatMulAttributes>(node.attributes).adds;
+    case Op::kLinearInputGrad:
+      return std::get<LinearInputGradAttributes>(node.attributes).adds;
+    default:
+      return false;
+  }
+}
+
 std::vector<bool> Graph::results() const {
   std::vector<bool> looked_at(values_.size(), false);
   for (const auto* side : {&outputs_, &updates_}) {

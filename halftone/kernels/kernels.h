@@ -96,6 +96,7 @@ struct Kernels {
   bool attention_statistics = false;  // attention can hand its statistics to its gradient
   bool wide_products = false;         // one product for several linears is faster than one for each
   bool products_apply_gelu = false;   // at no cost
+  bool products_add = false;          // what is there already, at less than a sum's cost
   FusedLimits fused_limits;
   Kernel<AmaxArgs> amax;
   Kernel<QuantizeArgs> quantize;

@@ -63,6 +63,7 @@ struct UnaryAttributes {
 };
 struct MatMulAttributes {
   bool transpose_a = false, transpose_b = false;
+  bool adds = false;  // the last operand is added to the product
 };
 struct NormAttributes {
   float eps = 1e-5f;
@@ -129,9 +130,10 @@ struct FillArgs {
   float value = 0;
   View y;
 };
-// y [M, N] = op(a) op(b) + bias [N]. Operands may be quantized along their rows: products of what
-// codes and block scales stand for are summed exactly as such, and the scales of rows, tensors and
-// global ones are applied to the sum, as tensor cores do (see kernels/cpu/scalar/products.cpp).
+// y [M, N] = op(a) op(b) + bias [N] + addend [M, N]. Operands may be quantized along their rows:
+// products of what codes and block scales stand for are summed exactly as such, and the scales of
+// rows, tensors and global ones are applied to the sum, as tensor cores do (see
+// kernels/cpu/scalar/products.cpp).
 struct MatMulArgs {
   MatMulAttributes how;
   ConstView a, b, bias;
@@ -139,7 +141,8 @@ struct MatMulArgs {
   // Rows of a that belong to one item of a batch; 0 where there is no batch. A kernel may choose
   // its method by this, but not by the number of rows: a row's bits must not depend on its batch.
   int64_t rows_per_item = 0;
-  bool gelu = false;  // of the result, before it is rounded
+  bool gelu = false;      // of the result, before it is rounded
+  ConstView addend = {};  // as y, and perhaps y itself: what is there is added to
 };
 // dx [M, K] = dy [M, N] weight [N, K], of a quantized weight: what a linear hands back to its
 // input. With a format (E5M2 by row), dy is rounded to it before the product, so that both operands
@@ -150,6 +153,7 @@ struct LinearInputGradArgs {
   const Format* gradients = nullptr;
   ConstView dy, weight;
   View dx;
+  ConstView addend = {};  // as MatMulArgs has it, of dx
 };
 struct ConvArgs {  // y [B, O, H', W'] = x [B, C, H, W] * weight [O, C, kh, kw] + bias [O]
   ConvAttributes how;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "halftone/passes/addends.h"
 #include "halftone/passes/fuse.h"
 #include "halftone/passes/gelu.h"
 #include "halftone/passes/lower.h"
@@ -34,10 +35,13 @@ CompiledGraph compile(const Graph& graph, const CompileOptions& options, const K
   const auto is_gradient = [](const Region& region) { return region.gradient; };
   if (std::any_of(from->regions().begin(), from->regions().end(), is_gradient)) {
     if (kernels.attention_statistics) then(hand_over_statistics(*from));
+    // Before it is decided what to keep: a sum that a product makes is kept in place of its parts.
+    if (kernels.products_add) then(fold_addends(*from));
     then(recompute(*from, options.recompute));
   }
   if (kernels.wide_products) then(merge_linears(*from, options.can_stack));
   if (kernels.products_apply_gelu) then(fold_gelu(*from));
+  if (kernels.products_add) then(fold_addends(*from));
   if (stream.device != nullptr && stream.device->multiplies_blocks()) {
     then(swizzle_block_scales(*from));
   }

@@ -43,7 +43,7 @@ class Merger {
   const ValueInfo& weight_of(const Node& node) const { return graph_.values()[node.inputs[1]]; }
 
   bool is_candidate(const Node& node) const {
-    if (node.op != Op::kLinear) return false;
+    if (node.op != Op::kLinear || adds_operand(node)) return false;
     const auto is_own_weight = [&](int id) {  // one that others use too has to stay
       return graph_.values()[id].source == Source::kWeight && readers_.at(id) == 1;
     };

@@ -102,6 +102,20 @@ class Sharing {
 
   int64_t shift(int id) const { return shift_[id]; }
 
+  // Whether a product may write over what it adds to: that is all of something computed, and
+  // neither its other operands nor anything later reads any of it.
+  bool ends_in(const Node& node, int index, const std::vector<int>& last_read) const {
+    if (!adds_operand(node)) return false;
+    const int id = node.inputs.back(), root = plan_.storage[id];
+    const auto bytes = [&](int of) { return bytes_of(graph_.values()[of].type); };
+    if (!is_plain(id) || bytes(root) != bytes(node.outputs[0])) return false;
+    for (size_t i = 0; i + 1 < node.inputs.size(); ++i) {
+      if (plan_.storage[node.inputs[i]] == root) return false;
+    }
+    const auto ends = [&](int of) { return last_read[of] <= index; };
+    return ends(root) && std::all_of(with_[root].begin(), with_[root].end(), ends);
+  }
+
   void share(int to, int from, int64_t bytes) {
     const int root = plan_.storage[from];
     plan_.storage[to] = root;
@@ -190,6 +204,14 @@ MemoryPlan plan_memory(const Graph& graph, bool strided_attention) {
 
   std::vector<Lifetime> lifetimes(count);
   const auto end = static_cast<int>(graph.nodes().size());
+  std::vector<int> last_read(count, -1);  // of each value, by a node or after all of them
+  for (int i = 0; i < end; ++i) {
+    for (const int id : graph.nodes()[i].inputs) last_read[id] = i;
+  }
+  const std::vector<bool> results = graph.results();
+  for (size_t id = 0; id < count; ++id) {
+    if (results[id]) last_read[id] = end;
+  }
   for (int i = 0; i < end; ++i) {
     const Node& node = graph.nodes()[i];
     if (!plan.runs[i]) continue;
@@ -206,6 +228,7 @@ MemoryPlan plan_memory(const Graph& graph, bool strided_attention) {
         sharing.share(to, from, node.op == Op::kSlice ? sharing.begin_of(node) : 0);
       }
     }
+    if (sharing.ends_in(node, i, last_read)) sharing.share(node.outputs[0], node.inputs.back(), 0);
     for (const int id : node.inputs) lifetimes[plan.storage[id]].last = i;
     for (const int id : node.outputs) {
       if (plan.storage[id] != id || (!needed[id] && leaves_out_results(node.op))) continue;
@@ -214,7 +237,6 @@ MemoryPlan plan_memory(const Graph& graph, bool strided_attention) {
     }
     if (node.op == Op::kConcat && sharing.place_pieces(node, lifetimes)) plan.runs[i] = false;
   }
-  const std::vector<bool> results = graph.results();
   for (size_t id = 0; id < count; ++id) {
     if (results[id]) lifetimes[plan.storage[id]].last = end;
   }

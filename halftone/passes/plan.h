@@ -20,7 +20,8 @@ struct MemoryPlan {
 };
 
 // Pieces that a concat puts one after the other are computed where they are to lie, and parts of
-// that kind are left where they are. With strided attention, so are columns of a value that only
+// that kind are left where they are. A product adds to its last operand in place where nothing
+// reads that later. With strided attention, so are columns of a value that only
 // attention reads.
 MemoryPlan plan_memory(const Graph& graph, bool strided_attention = false);
 

@@ -158,11 +158,11 @@ CopyArgs slice_args(const AxisAttributes& how, const ConstView& x, const View& y
 
 // x [B, ..., K]: the first dimension is the batch.
 MatMulArgs linear_args(const ConstView& x, const ConstView& weight, const ConstView& bias,
-                       const View& y, bool gelu) {
+                       const ConstView& addend, const View& y, bool gelu) {
   const int64_t items = batch_items(x.shape);
   const int64_t per_item =
       x.shape.rank() < 2 || items == 0 ? 1 : x.shape.numel() / x.shape[-1] / items;
-  return {{false, true}, rows_of(x), weight, bias, rows_of(y), per_item, gelu};
+  return {{false, true}, rows_of(x), weight, bias, rows_of(y), per_item, gelu, addend};
 }
 
 // All rows at once, or item by item where a scale spans the rows of one.
@@ -198,6 +198,11 @@ void dispatch(const Node& node, std::span<const ConstView> in, std::span<const V
   const Attributes& a = node.attributes;
   const auto norm = [&] { return std::get<NormAttributes>(a); };
   const auto axis = [&] { return std::get<AxisAttributes>(a); };
+  ConstView addend;
+  if (adds_operand(node)) {
+    addend = in.back();
+    in = in.first(in.size() - 1);
+  }
   switch (node.op) {
     case Op::kAdd:
       return visit(kernels.binary, BinaryArgs{BinaryFunction::kAdd, in[0], in[1], out[0]});
@@ -231,16 +236,17 @@ void dispatch(const Node& node, std::span<const ConstView> in, std::span<const V
                             visit);
     case Op::kLinear:
       HT_ASSERT(!std::get<LinearAttributes>(a).activations);  // lowered by now
-      return visit(kernels.matmul, linear_args(in[0], in[1], optional(2), out[0],
+      return visit(kernels.matmul, linear_args(in[0], in[1], optional(2), addend, out[0],
                                                std::get<LinearAttributes>(a).gelu));
     case Op::kLinearInputGrad: {
       const auto& gradients = std::get<LinearInputGradAttributes>(a).gradients;
-      return visit(kernels.linear_input_grad,
-                   LinearInputGradArgs{gradients ? &*gradients : nullptr, in[0], in[1], out[0]});
+      return visit(kernels.linear_input_grad, LinearInputGradArgs{gradients ? &*gradients : nullptr,
+                                                                  in[0], in[1], out[0], addend});
     }
     case Op::kMatMul:
-      return visit(kernels.matmul,
-                   MatMulArgs{std::get<MatMulAttributes>(a), in[0], in[1], {}, out[0], 0});
+      return visit(
+          kernels.matmul,
+          MatMulArgs{std::get<MatMulAttributes>(a), in[0], in[1], {}, out[0], 0, false, addend});
     case Op::kConv2d:
       return visit(kernels.conv2d,
                    ConvArgs{std::get<ConvAttributes>(a), in[0], in[1], optional(2), out[0]});

@@ -37,7 +37,7 @@ class LinearInputGrad {
         k_(args.weight.shape[1]) {}
 
   static MatMulArgs plain_product(const LinearInputGradArgs& a) {
-    return {{false, false}, a.dy, a.weight, {}, a.dx, 0};
+    return {{false, false}, a.dy, a.weight, {}, a.dx, 0, false, a.addend};
   }
   MatMulArgs rounded_product(const float* dy, const float* weight) const {
     return {{false, false},
@@ -45,7 +45,9 @@ class LinearInputGrad {
             {weight, DType::kF32, {n_, k_}},
             {},
             args_.dx,
-            0};
+            0,
+            false,
+            args_.addend};
   }
   bool by_blocks() const { return args_.weight.format->span == ScaleSpan::kBlock; }
   bool by_rows() const { return args_.weight.format->span == ScaleSpan::kRow; }

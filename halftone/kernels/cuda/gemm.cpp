@@ -140,9 +140,10 @@ cublasStatus_t Gemms::launch(const Descriptors& d, const GemmPointers& p,
   const float* here = d.adds() ? &kOne : &kZero;
   const float* there = d.adds() ? one_ : one_ + 1;
   const void* beta = d.alpha_on_device() ? there : here;
-  return cublaslt().cublasLtMatmul(handle_, d.operation(), alpha, p.b, d.a(), p.a, d.b(), beta, p.y,
-                                   d.y(), p.y, d.y(), &algorithm, workspace, kWorkspaceBytes,
-                                   context_.stream());
+  const void* addend = d.adds() ? p.addend : p.y;
+  return cublaslt().cublasLtMatmul(handle_, d.operation(), alpha, p.b, d.a(), p.a, d.b(), beta,
+                                   addend, d.y(), p.y, d.y(), &algorithm, workspace,
+                                   kWorkspaceBytes, context_.stream());
 }
 
 void Gemms::run(const GemmProblem& problem, const GemmPointers& pointers, std::byte* workspace) {
@@ -158,12 +159,42 @@ const cublasLtMatmulAlgo_t& Gemms::algorithm(const GemmProblem& problem,
   const std::string key = (context_.deterministic() ? "first." : "") + problem.key();
   if (const auto found = chosen_.find(key); found != chosen_.end()) return found->second;
   changed_ = true;
-  return chosen_.emplace(key, measure(problem, descriptors, pointers, workspace)).first->second;
+  return chosen_.emplace(key, measure_beside(problem, descriptors, pointers, workspace))
+      .first->second;
+}
+
+// Runs that are measured write to y: where that is the addend too, what was there is put back.
+cublasLtMatmulAlgo_t Gemms::measure_beside(const GemmProblem& problem, const Descriptors& d,
+                                           const GemmPointers& pointers, std::byte* workspace) {
+  const bool in_place = problem.add && pointers.addend == pointers.y;
+  if (!in_place || context_.recording() || context_.deterministic()) {
+    return measure(problem, d, pointers, workspace);
+  }
+  HT_ASSERT(problem.y_stride == 0);
+  const size_t bytes = static_cast<size_t>(problem.m * problem.n) *
+                       (problem.y_type == CUDA_R_32F ? sizeof(float) : sizeof(bf16));
+  GemmPointers apart = pointers;
+  void* kept = nullptr;
+  HT_CUDA(cudaMalloc(&kept, bytes));
+  apart.addend = kept;
+  const auto copy = [&](void* to, const void* from) {
+    HT_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, context_.stream()));
+  };
+  copy(kept, pointers.y);
+  std::optional<cublasLtMatmulAlgo_t> chosen;
+  try {
+    chosen = measure(problem, d, apart, workspace);
+  } catch (...) {
+    cudaFree(kept);
+    throw;
+  }
+  copy(pointers.y, kept);
+  cudaFree(kept);
+  return *chosen;
 }
 
 // The fastest candidate by its best of a few runs. Nothing can be measured while launches are
-// recorded, nor where a run adds to what is there, and nothing may be where every run is to be the
-// same: then it is the heuristic's first.
+// recorded, and nothing may be where every run is to be the same: then it is the heuristic's first.
 cublasLtMatmulAlgo_t Gemms::measure(const GemmProblem& problem, const Descriptors& d,
                                     const GemmPointers& pointers, std::byte* workspace) {
   cublasLtMatmulPreference_t preference = nullptr;
@@ -205,7 +236,7 @@ cublasLtMatmulAlgo_t Gemms::measure(const GemmProblem& problem, const Descriptor
         !sums_in_order(algorithm, may_split(problem))) {
       continue;
     }
-    if (context_.recording() || problem.add || context_.deterministic()) return algorithm;
+    if (context_.recording() || context_.deterministic()) return algorithm;
     if (launch(d, pointers, algorithm, workspace) != CUBLAS_STATUS_SUCCESS) continue;
     timed.push_back({time(algorithm, 3), &algorithm});
   }

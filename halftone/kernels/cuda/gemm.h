@@ -13,7 +13,7 @@
 
 namespace halftone::cuda {
 
-// Y [m, n] = op(a) op(b) (+ bias), row-major; all that a choice of algorithm depends on.
+// Y [m, n] = op(a) op(b) (+ bias) (+ addend), row-major; all that a choice of algorithm depends on.
 struct GemmProblem {
   cudaDataType_t a_type = CUDA_R_16BF, b_type = CUDA_R_16BF, y_type = CUDA_R_16BF;
   int64_t m = 0, n = 0, k = 0;
@@ -21,7 +21,7 @@ struct GemmProblem {
   GemmScales scales = GemmScales::kNone;
   bool bias = false;   // in y's dtype
   bool gelu = false;   // of the result
-  bool add = false;    // to what is in y already
+  bool add = false;    // an addend, which is packed as y is and may be y itself
   bool alpha = false;  // a factor in device memory
   bool fast_accumulation = false;
   // Elements from one row of what is stored to the next; 0 where rows are packed.
@@ -34,6 +34,7 @@ struct GemmPointers {
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
   const void *a_scales = nullptr, *b_scales = nullptr;
   const float* alpha = nullptr;
+  const void* addend = nullptr;
   void* y = nullptr;
 };
 
@@ -54,6 +55,8 @@ class Gemms {
   class Descriptors;
   const cublasLtMatmulAlgo_t& algorithm(const GemmProblem& problem, const Descriptors& descriptors,
                                         const GemmPointers& pointers, std::byte* workspace);
+  cublasLtMatmulAlgo_t measure_beside(const GemmProblem& problem, const Descriptors& descriptors,
+                                      const GemmPointers& pointers, std::byte* workspace);
   cublasLtMatmulAlgo_t measure(const GemmProblem& problem, const Descriptors& descriptors,
                                const GemmPointers& pointers, std::byte* workspace);
   cublasStatus_t launch(const Descriptors& descriptors, const GemmPointers& pointers,

@@ -84,13 +84,14 @@ class LinearInputGrad {
 
   MatMulArgs plain_product(const void* weight) const {
     const ConstView values{weight, DType::kBF16, {n_, k_}};
-    return {{false, false}, args_.dy, decodes() ? values : args_.weight, {}, args_.dx, 0};
+    return {{false, false}, args_.dy,    decodes() ? values : args_.weight, {}, args_.dx, 0,
+            false,          args_.addend};
   }
   MatMulArgs rounded_product(const Operands& from) const {
     const ConstView dy{from.dy, args_.dy.dtype, {m_, n_}, args_.gradients, from.dy_scales};
     const ConstView weight{
         from.weight, args_.dy.dtype, {k_, n_}, turned_format(), from.weight_scales};
-    return {{false, true}, dy, weight, {}, args_.dx, 0};
+    return {{false, true}, dy, weight, {}, args_.dx, 0, false, args_.addend};
   }
   QuantizeArgs turned(const void* values, uint8_t* codes, float* scales) const {
     QuantizeArgs args;

@@ -9,9 +9,9 @@ namespace {
 constexpr int kWarp = 32, kWarpsPerBlock = 8;
 
 struct Dots {
-  const void *a, *b, *bias;
+  const void *a, *b, *bias, *addend;
   void* y;
-  DType a_type, b_type, bias_type, y_type;
+  DType a_type, b_type, bias_type, y_type;  // an addend's is y's
   int64_t m, n, k;
   bool gelu;
 };
@@ -71,6 +71,7 @@ __global__ void dots_kernel(const Dots p) {
   for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
   if (threadIdx.x != 0) return;
   if (p.bias != nullptr) sum += load_value(p.bias, p.bias_type, n);
+  if (p.addend != nullptr) sum += load_value(p.addend, p.y_type, m * p.n + n);
   store_value(p.y, p.y_type, m * p.n + n, p.gelu ? gelu(sum) : sum);
 }
 
@@ -93,6 +94,7 @@ __global__ void wide_dots_kernel(const Dots p) {
   for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
   if (threadIdx.x != 0) return;
   if (p.bias != nullptr) sum += load_value(p.bias, p.bias_type, n);
+  if (p.addend != nullptr) sum += load_value(p.addend, p.y_type, m * p.n + n);
   store_value(p.y, p.y_type, m * p.n + n, p.gelu ? gelu(sum) : sum);
 }
 
@@ -136,7 +138,8 @@ __global__ void round_kernel(const void* x, DType dtype, int64_t count, bf16* y)
 
 __global__ void finish_kernel(const float* sums, const float* row_scales,
                               const float* column_scales, const void* bias, DType bias_type,
-                              void* y, DType y_type, int64_t n, int64_t count, bool with_gelu) {
+                              const void* addend, void* y, DType y_type, int64_t n, int64_t count,
+                              bool with_gelu) {
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * blockDim.x) {
     const int64_t row = i / n, column = i % n;
@@ -144,6 +147,7 @@ __global__ void finish_kernel(const float* sums, const float* row_scales,
     if (row_scales != nullptr) value *= row_scales[row];
     if (column_scales != nullptr) value *= column_scales[column];
     if (bias != nullptr) value += load_value(bias, bias_type, column);
+    if (addend != nullptr) value += load_value(addend, y_type, i);
     store_value(y, y_type, i, with_gelu ? gelu(value) : value);
   }
 }
@@ -170,9 +174,9 @@ unsigned grid_for(int64_t count) { return std::min(blocks_for(count, kThreads), 
 }  // namespace
 
 void dot_products(const MatMulArgs& args, cudaStream_t stream) {
-  const Dots p{args.a.data,     args.b.data,     args.bias.data,  args.y.data,
-               args.a.dtype,    args.b.dtype,    args.bias.dtype, args.y.dtype,
-               args.y.shape[0], args.y.shape[1], args.a.shape[1], args.gelu};
+  const Dots p{args.a.data,     args.b.data,     args.bias.data,  args.addend.data, args.y.data,
+               args.a.dtype,    args.b.dtype,    args.bias.dtype, args.y.dtype,     args.y.shape[0],
+               args.y.shape[1], args.a.shape[1], args.gelu};
   if (p.m == 0 || p.n == 0) return;
   const dim3 grid(blocks_for(p.n, kWarpsPerBlock), static_cast<unsigned>(p.m));
   dots_kernel_for(p)<<<grid, dim3(kWarp, kWarpsPerBlock), 0, stream>>>(p);
@@ -208,8 +212,8 @@ void finish_product(const FinishArgs& args, cudaStream_t stream) {
   const int64_t count = args.y.shape.numel();
   if (count == 0) return;
   finish_kernel<<<grid_for(count), kThreads, 0, stream>>>(
-      args.sums, args.row_scales, args.column_scales, args.bias.data, args.bias.dtype, args.y.data,
-      args.y.dtype, args.y.shape[1], count, args.gelu);
+      args.sums, args.row_scales, args.column_scales, args.bias.data, args.bias.dtype,
+      args.addend.data, args.y.data, args.y.dtype, args.y.shape[1], count, args.gelu);
   HT_CUDA_LAUNCHED();
 }
 

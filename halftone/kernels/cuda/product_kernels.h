@@ -19,12 +19,13 @@ void round_to_bf16(const ConstView& x, bf16* y, cudaStream_t stream);
 // smallest number). The first of what is not finite is all of it.
 void split_floats(const float* x, int64_t count, bf16* y, int64_t stride, cudaStream_t stream);
 
-// Scales of rows of either operand (null where there are none), bias and rounding, from sums.
+// Scales of rows of either operand (null where there are none), what is added, and rounding, from
+// sums.
 struct FinishArgs {
   const float* sums = nullptr;  // [M, N]
   const float* row_scales = nullptr;
   const float* column_scales = nullptr;
-  ConstView bias;
+  ConstView bias, addend;
   View y;
   bool gelu = false;
 };

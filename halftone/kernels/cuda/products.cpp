@@ -76,6 +76,7 @@ class Product {
     at.b = prepare(args_.b, plan_.b, workspace);
     at.bias = problem.bias ? args_.bias.data : nullptr;
     at.y = args_.y.data;
+    at.addend = problem.add ? args_.addend.data : nullptr;
     if (is_block_scaled()) {
       at.a_scales = swizzled(args_.a, workspace);
       at.b_scales = swizzled(args_.b, workspace);
@@ -96,6 +97,7 @@ class Product {
         more.add = true;
         more.bias = false;
         GemmPointers from = at;
+        from.addend = at.y;
         from.a = static_cast<const std::byte*>(at.a) + part * part_bytes(args_.a);
         from.bias = nullptr;
         run_item(more, from, alphas, i, gemm_workspace);
@@ -103,7 +105,7 @@ class Product {
     }
     if (sums != nullptr) {
       finish_product({sums, left_factors(args_.a, plan_.a), left_factors(args_.b, plan_.b),
-                      args_.bias, args_.y, args_.gelu},
+                      args_.bias, args_.addend, args_.y, args_.gelu},
                      context().stream());
     }
   }
@@ -142,6 +144,7 @@ class Product {
     p.scales = plan_.scales;
     p.bias = args_.bias.data != nullptr && !plan_.finish;
     p.gelu = args_.gelu && !plan_.finish;
+    p.add = args_.addend.data != nullptr && !plan_.finish;
     p.alpha = plan_.alpha;
     // Sums of FP8 products on Hopper may be kept in fewer bits: faster, and what that loses is
     // small beside the rounding of the operands, E5M2's most of all.
@@ -157,8 +160,9 @@ class Product {
     if (item > 0) {
       const int64_t rows = item * problem.m;
       at.a = advance(at.a, rows * problem.k * bits_of_operand(problem.a_type) / 8);
-      at.y =
-          static_cast<std::byte*>(at.y) + rows * problem.n * (problem.y_type == CUDA_R_32F ? 4 : 2);
+      const int64_t before = rows * problem.n * (problem.y_type == CUDA_R_32F ? 4 : 2);
+      at.y = static_cast<std::byte*>(at.y) + before;
+      at.addend = advance(at.addend, before);
       if (problem.scales == GemmScales::kScalar) {
         at.a_scales = advance(at.a_scales, item * kScalarBytes);
       }
@@ -280,6 +284,7 @@ void fill_products(Kernels& table) {
       [](const MatMulArgs& a, const Stream& s) { return Product(a, s).workspace_bytes(); }};
   table.wide_products = true;
   table.products_apply_gelu = true;
+  table.products_add = true;
 }
 
 }  // namespace halftone::cuda

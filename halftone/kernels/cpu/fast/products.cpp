@@ -232,8 +232,10 @@ bool is_panel_product(const MatMulArgs& args) {
   return !args.how.transpose_a && args.how.transpose_b;
 }
 
-// Both operands transposed, a quantized left operand of a gradient and F64 stay with the reference.
+// Both operands transposed, a quantized left operand of a gradient, F64 and what graphs for this
+// table do not have (sums in products) stay with the reference.
 bool is_mine(const MatMulArgs& a) {
+  if (a.addend.data != nullptr) return false;
   const bool floats = is_real(a.a.dtype) && a.b.dtype != DType::kF64 && is_real(a.y.dtype) &&
                       (a.bias.data == nullptr || a.bias.dtype != DType::kF64);
   if (is_panel_product(a)) return floats;

@@ -41,12 +41,14 @@ std::vector<double> operand(const ConstView& x) {
 
 void matmul(const MatMulArgs& args, Stream) {
   const auto a = operand(args.a), b = operand(args.b), bias = read(args.bias);
+  const auto addend = read(args.addend);
   const int64_t m = args.y.shape[0], n = args.y.shape[1];
   const int64_t k = args.a.shape[args.how.transpose_a ? 0 : 1];
   std::vector<double> y(static_cast<size_t>(m * n));
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < n; ++j) {
       double sum = bias.empty() ? 0 : bias[j];
+      if (!addend.empty()) sum += addend[i * n + j];
       for (int64_t p = 0; p < k; ++p) {
         const double x = args.how.transpose_a ? a[p * m + i] : a[i * k + p];
         const double w = args.how.transpose_b ? b[j * k + p] : b[p * n + j];
