@@ -70,8 +70,10 @@ class Head {
             context_.stream());
   }
 
+  // What a problem adds to is in y.
   void run(const GemmProblem& problem, const void* a, const void* b, void* y) const {
-    context_.part<Gemms>().run(problem, {.a = a, .b = b, .y = y}, workspace_);
+    const GemmPointers pointers{.a = a, .b = b, .addend = problem.add ? y : nullptr, .y = y};
+    context_.part<Gemms>().run(problem, pointers, workspace_);
   }
   cudaStream_t stream() const { return context_.stream(); }
 

@@ -147,6 +147,7 @@ cublasStatus_t Gemms::launch(const Descriptors& d, const GemmPointers& p,
 }
 
 void Gemms::run(const GemmProblem& problem, const GemmPointers& pointers, std::byte* workspace) {
+  HT_ASSERT(problem.add == (pointers.addend != nullptr));
   if (problem.m == 0 || problem.n == 0) return;
   const Descriptors descriptors(problem, pointers);
   const cublasLtMatmulAlgo_t& chosen = algorithm(problem, descriptors, pointers, workspace);
