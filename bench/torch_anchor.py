@@ -8,7 +8,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--sections", default="gemms,attn,infer,train")
 parser.add_argument("--tokens", type=int, default=4224)
 parser.add_argument("--batches", default="1,4")
-parser.add_argument("--family", default="z-image", help="z-image or flux.2-klein (4B)")
+parser.add_argument("--family", default="z-image", help="z-image, flux.2-klein (4B), flux.1 or sd3 (3.5 Large)")
 args = parser.parse_args()
 import torch, torch.nn as nn, torch.nn.functional as F
 torch.manual_seed(0)
@@ -178,12 +178,17 @@ def klein(B, S, mode, d=3072, h=24, T=512):
         return y
     return blocks, run
 
-def infer_klein():
+def denoiser(B, S, mode):
+    if args.family == "flux.2-klein": return klein(B, S, mode)
+    from torch_two_streams import Maker, two_streams
+    return two_streams(args.family, B, S, Maker(Lin, rope, mode, dev, torch.bfloat16))
+
+def infer_denoiser():
     S = args.tokens
     for B in (int(b) for b in args.batches.split(",")):
         for mode in ("bf16", "fp8_tensor", "fp8_row"):
             torch._dynamo.reset()
-            blocks, run = klein(B, S, mode)
+            blocks, run = denoiser(B, S, mode)
             with torch.no_grad():
                 t0 = time.time()
                 for b in blocks: b.compile()
@@ -192,11 +197,11 @@ def infer_klein():
                 g = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(g): run()
                 tg = bench(g.replay, n=10)
-            say(f"klein-infer B{B} S{S} {mode} compiled", ms=f"{t:.1f}", cudagraph_ms=f"{tg:.1f}", warm_s=f"{w:.0f}", peak_GiB=f"{torch.cuda.max_memory_allocated()/2**30:.1f}")
+            say(f"{args.family}-infer B{B} S{S} {mode} compiled", ms=f"{t:.1f}", cudagraph_ms=f"{tg:.1f}", warm_s=f"{w:.0f}", peak_GiB=f"{torch.cuda.max_memory_allocated()/2**30:.1f}")
             del blocks, g; torch.cuda.empty_cache(); torch.cuda.reset_peak_memory_stats()
 
 def infer(L=30):
-    if args.family != "z-image": return infer_klein()
+    if args.family != "z-image": return infer_denoiser()
     S = args.tokens
     for B in (int(b) for b in args.batches.split(",")):
         x, c, cos, sin = data(B, S)
