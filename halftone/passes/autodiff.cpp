@@ -34,8 +34,10 @@ struct Piece {
 // Gradients whose sum is that of the value they were cut from. Pieces that make up all of it are
 // put side by side; others are filled up with zeros.
 std::vector<Value> join(std::vector<Piece> pieces, const Shape& shape) {
-  std::stable_sort(pieces.begin(), pieces.end(),
-                   [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
+  // The same order in every build, also where pieces begin alike.
+  std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
+    return std::pair(a.begin, a.dy.id()) < std::pair(b.begin, b.dy.id());
+  });
   const int axis = pieces.front().axis;
   int64_t at = 0;
   bool whole = true;
