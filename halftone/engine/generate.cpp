@@ -75,7 +75,7 @@ ModelMemory plan_generate(Pipeline& pipeline, const GenerateRequest& request) {
                     model.denoiser().image_tokens({latents[1], latents[2], latents[3]}));
   sampler.memories = schedule.memories;
   sampler.noise = schedule.uses_noise();
-  return pipeline.plan(latents, sampler, prompts, request.adapters);
+  return pipeline.plan(latents, sampler, prompts, request.adapters, request.cache > 0);
 }
 
 GeneratedPicture finish_picture(Stepper& stepper, const Job& job, int index,
