@@ -25,6 +25,7 @@ struct CompareFlags {
   std::vector<std::string> precisions = {"fp8", "mxfp8", "nvfp4"}, prompts;
   SamplingOptions sampling;
   std::string reference = "bf16", file, output = "compare.html";
+  std::vector<float> caches;
   int seeds = 1;
   bool json = false;
 };
@@ -37,6 +38,7 @@ CompareModelOptions compare_options(const CompareFlags& flags, const Context& co
   options.model = spec_of(flags.model, context);
   options.precisions = flags.precisions;
   options.reference = flags.reference;
+  options.caches = flags.caches;
   options.scheduler = flags.sampling.scheduler;
   ParityOptions& how = options.parity;
   if (const std::string& size = flags.sampling.size; !size.empty()) {
@@ -128,6 +130,14 @@ void add_compare(CLI::App& app, const Context& context) {
       ->capture_default_str()
       ->type_name("P,...")
       ->check(precision_name() | CLI::ExistingDirectory);
+  command
+      ->add_option("--cache", o->caches,
+                   "Measure step caches of these thresholds as well, in the precision of "
+                   "--reference, separated by commas")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("T,...")
+      ->check(finite_number(0, 1));
   command->add_option("--seeds", o->seeds, "Seeds per prompt")
       ->capture_default_str()
       ->type_name("N")

@@ -80,7 +80,7 @@ ModelMemory plan_generate(Pipeline& pipeline, const GenerateRequest& request) {
 
 GeneratedPicture finish_picture(Stepper& stepper, const Job& job, int index,
                                 GenerateSeconds& seconds) {
-  GeneratedPicture picture{index, stepper.latents(job), {}};
+  GeneratedPicture picture{index, stepper.latents(job), {}, {job.reused(0), job.reused(1)}};
   check_finite(picture.latents, "latents", suspects(job.request().adapters));
   const Stopwatch watch(seconds.decode);
   const Tensor image = stepper.picture(job);

@@ -176,10 +176,10 @@ void Stepper::step_alike(std::span<Job* const> jobs) {
         }
       });
   for (Job* job : jobs) {
+    ++job->step_;
     for (size_t row = 0; row < job->caches_.size(); ++row) {
       if (job->caches_[row].reused) job->reused_[row].push_back(job->step_);
     }
-    ++job->step_;
   }
 }
 

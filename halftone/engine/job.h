@@ -28,8 +28,8 @@ class Job {
   int steps() const { return static_cast<int>(schedule_.steps.size()); }
   bool done() const { return step_ == steps(); }
   bool is_guided() const { return guided_; }
-  // Steps so far at which the blocks did not run, with the prompt and, where it is guided, with the
-  // negative one.
+  // Steps so far at which the blocks did not run, counted from 1: with the prompt and, where it is
+  // guided, with the negative one.
   const std::vector<int>& reused(size_t row = 0) const { return reused_[row]; }
   const Shape& latent_shape() const { return latents_.shape(); }
   const JobRequest& request() const { return request_; }

@@ -1,5 +1,7 @@
 #include "halftone/engine/step_cache.h"
 
+#include <fmt/format.h>
+
 #include <bit>
 #include <cmath>
 
@@ -42,6 +44,18 @@ void add_cache(Graph& graph) {
   graph.output(kCacheSize, sum_to(before * before, by_token));
   graph.output(kCacheGuess, cast(now + added, first.dtype()));
   graph.output(kCacheAdds, cast(wide(last) - now, first.dtype()));
+}
+
+std::string steps_text(const std::vector<int>& steps) {
+  std::string text;
+  for (size_t i = 0; i < steps.size();) {
+    size_t end = i + 1;
+    while (end < steps.size() && steps[end] == steps[end - 1] + 1) ++end;
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", steps[i]);
+    if (end - i > 1) text += fmt::format("-{}", steps[end - 1]);
+    i = end;
+  }
+  return text;
 }
 
 std::vector<int64_t> batches_of(int64_t rows) {

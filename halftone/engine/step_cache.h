@@ -49,6 +49,9 @@ inline constexpr const char* kCacheSize = "cache.size";
 inline constexpr const char* kCacheGuess = "cache.guess";
 inline constexpr const char* kCacheAdds = "cache.adds";
 
+// Steps, in order: "2, 4-6".
+std::string steps_text(const std::vector<int>& steps);
+
 // So many rows as sizes of batches that the blocks run in, each a power of two, the largest first:
 // few programs serve any number.
 std::vector<int64_t> batches_of(int64_t rows);

@@ -17,6 +17,8 @@ struct CompareModelOptions {
   // Names, or folders of quantized models, which run as they are stored.
   std::vector<std::string> precisions = {"fp8", "mxfp8", "nvfp4"};
   std::string reference = "bf16";
+  std::vector<float>
+      caches;  // thresholds of step caches, each measured in the reference's precision
   // Width, height and steps of 0 and a guidance below 0 are the model's own, and no prompts are
   // those that calibration does not use (prompt_sets.h).
   ParityOptions parity = {.prompts = {}, .steps = 0, .guidance = -1};
