@@ -1,6 +1,7 @@
 #include "halftone/passes/blocks.h"
 
 #include <algorithm>
+#include <map>
 
 namespace halftone {
 namespace {
@@ -45,6 +46,18 @@ std::vector<WeightBlock> weight_blocks(const Graph& graph) {
   }
   std::erase_if(blocks, [](const WeightBlock& block) { return block.weights.empty(); });
   return blocks;
+}
+
+CanStack stack_within(std::span<const WeightBlock> blocks) {
+  std::map<std::string, size_t> block_of;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    for (const std::string& name : blocks[i].weights) block_of[name] = i;
+  }
+  return [block_of = std::move(block_of)](const std::string& a, const std::string& b) {
+    const auto x = block_of.find(a), y = block_of.find(b);
+    const bool none = x == block_of.end() && y == block_of.end();
+    return none || (x != block_of.end() && y != block_of.end() && x->second == y->second);
+  };
 }
 
 }  // namespace halftone

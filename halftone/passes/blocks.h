@@ -2,10 +2,12 @@
 // others, and come to a device when they are needed.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
 #include "halftone/graph/graph.h"
+#include "halftone/passes/merge.h"
 
 namespace halftone {
 
@@ -18,5 +20,9 @@ struct WeightBlock {
 // read. Biases and norms are few bytes, and chains of row operations may read those of two blocks
 // at once: they are in none.
 std::vector<WeightBlock> weight_blocks(const Graph& graph);
+
+// Both weights in one of these blocks, or both in none. A product of several blocks' weights, such
+// as the modulation of all, would need them all at once.
+CanStack stack_within(std::span<const WeightBlock> blocks);
 
 }  // namespace halftone

@@ -4,6 +4,14 @@
 
 namespace halftone {
 
+std::vector<WeightBlock> BlockPlan::chosen(std::span<const WeightBlock> blocks) const {
+  std::vector<WeightBlock> those;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (streams[i]) those.push_back(blocks[i]);
+  }
+  return those;
+}
+
 BlockPlan stream_blocks(std::span<const int64_t> bytes, int count) {
   BlockPlan plan;
   const auto blocks = static_cast<int64_t>(bytes.size());

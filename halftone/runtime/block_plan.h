@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "halftone/passes/blocks.h"
+
 namespace halftone {
 
 // Of device memory, for streamed blocks: one is read while the next is filled.
@@ -20,6 +22,7 @@ struct BlockPlan {
   int64_t resident = 0;       // bytes of the others, on the device
   int64_t slots = 0;          // of the device, that streamed ones are copied into
   int64_t on_device() const { return resident + slots; }
+  std::vector<WeightBlock> chosen(std::span<const WeightBlock> blocks) const;  // those that do
 };
 
 // So many of the blocks with these bytes, or all: spread evenly behind the first, so that a copy

@@ -1,6 +1,7 @@
 #include "halftone/runtime/weights.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "halftone/base/error.h"
 
@@ -170,11 +171,14 @@ const HostBlock* host_block_of(const Weight& weight) {
   return block;
 }
 
-int64_t placed_bytes(const Weights& weights, const WeightBlock& block) {
-  int64_t bytes = 0;
-  for (const std::string& name : block.weights) {
-    const auto found = weights.find(name);
-    if (found != weights.end()) bytes += slab_bytes(found->second);
+std::vector<int64_t> placed_bytes(const Weights& weights, std::span<const WeightBlock> blocks) {
+  std::vector<int64_t> bytes;
+  for (const WeightBlock& block : blocks) {
+    bytes.push_back(0);
+    for (const std::string& name : block.weights) {
+      const auto found = weights.find(name);
+      if (found != weights.end()) bytes.back() += slab_bytes(found->second);
+    }
   }
   return bytes;
 }
@@ -183,20 +187,21 @@ Weights to_device(const Weights& weights, std::span<const WeightStack> stacks,
                   DeviceContext& device, std::span<const WeightBlock> streamed) {
   const DeviceGuard guard(&device);
   Weights placed;
-  int64_t on_host = 0, at = 0;
-  for (const WeightBlock& block : streamed) on_host += placed_bytes(weights, block);
+  const std::vector<int64_t> sizes = placed_bytes(weights, streamed);
+  const int64_t on_host = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
   std::shared_ptr<Storage> pinned;
   if (on_host > 0) pinned = device.allocate_pinned(on_host, "blocks that are streamed");
-  for (const WeightBlock& block : streamed) {
+  int64_t at = 0;
+  for (size_t i = 0; i < streamed.size(); ++i) {
+    const WeightBlock& block = streamed[i];
     Weights own;
     for (const std::string& name : block.weights) {
       if (const auto found = weights.find(name); found != weights.end()) own.insert(*found);
     }
     if (own.empty()) continue;
-    const int64_t bytes = placed_bytes(weights, block);
-    const auto memory = std::make_shared<HostBlock>(block.name, pinned, at, bytes);
+    const auto memory = std::make_shared<HostBlock>(block.name, pinned, at, sizes[i]);
     place_all(own, stacks, Slab(memory, nullptr), placed);
-    at += bytes;
+    at += sizes[i];
   }
   Weights rest;
   int64_t bytes = 0;

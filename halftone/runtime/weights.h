@@ -47,8 +47,8 @@ const HostBlock* host_block_of(const Weight& weight);
 Weights to_device(const Weights& weights, std::span<const WeightStack> stacks,
                   DeviceContext& device, std::span<const WeightBlock> streamed = {});
 
-// Bytes of a block's weights as they lie there.
-int64_t placed_bytes(const Weights& weights, const WeightBlock& block);
+// Bytes of the weights of each of these blocks as they lie there.
+std::vector<int64_t> placed_bytes(const Weights& weights, std::span<const WeightBlock> blocks);
 
 // Several weights as one; nothing where one is missing or they do not follow each other in memory.
 std::optional<Weight> stacked(const Weights& weights, const WeightStack& stack);

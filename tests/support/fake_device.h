@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstring>
 #include <map>
 
@@ -18,6 +19,7 @@ class FakeDevice final : public DeviceContext {
   void forget_most_held() override { most_held = *held; }
 
   std::shared_ptr<Storage> allocate(int64_t bytes, const std::string& purpose) override {
+    const DeviceGuard guard(this);
     if (on_allocate) on_allocate(bytes, purpose);
     *held += bytes;
     most_held = std::max<int64_t>(most_held, *held);
@@ -26,20 +28,23 @@ class FakeDevice final : public DeviceContext {
         std::shared_ptr<void>(nullptr, [h = held, bytes](void*) { *h -= bytes; }));
   }
   void upload(std::byte* to, std::span<const std::byte> from) override {
+    const DeviceGuard guard(this);
     ++uploads;
     std::memcpy(to, from.data(), from.size());
   }
   void download(std::span<std::byte> to, const std::byte* from) override {
+    const DeviceGuard guard(this);
     ++downloads;
     std::memcpy(to.data(), from, to.size());
   }
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
+    const DeviceGuard guard(this);
     ++copies;
     std::memcpy(to, from, static_cast<size_t>(bytes));
   }
   // Pages of its own, which no kernel may touch: from the first prefetch on nobody may.
-  std::shared_ptr<Storage> allocate_pinned(int64_t bytes, const std::string& purpose) override {
-    if (on_allocate) on_allocate(0, purpose);
+  std::shared_ptr<Storage> allocate_pinned(int64_t bytes, const std::string&) override {
+    const DeviceGuard guard(this);
     pinned += bytes;
     auto memory = std::make_shared<Pages>(static_cast<size_t>(std::max<int64_t>(bytes, 1)));
     pages_[memory->address()] = memory;
@@ -84,7 +89,7 @@ class FakeDevice final : public DeviceContext {
   double mark() override { return 1; }
 
   std::function<void(int64_t, const std::string&)> on_allocate;
-  std::shared_ptr<int64_t> held = std::make_shared<int64_t>(0);
+  std::shared_ptr<std::atomic<int64_t>> held = std::make_shared<std::atomic<int64_t>>(0);
   int64_t most_held = 0;
   bool refuse_to_record = false;
   int uploads = 0, downloads = 0, copies = 0, recordings = 0, replays = 0, prefetches = 0;
