@@ -53,7 +53,8 @@ std::vector<WeightBlock> ModelPart::choose_streamed(const Graph& graph, int coun
     throw Error(ErrorCode::kUsage, "stream-blocks", "{} are more than the {} blocks that there are",
                 count, all);
   }
-  const BlockPlan plan = halftone::stream_blocks(placed_bytes(weights_, blocks), count);
+  block_bytes_ = placed_bytes(weights_, blocks);
+  const BlockPlan plan = halftone::stream_blocks(block_bytes_, count);
   streamed_ = {plan.count, all, plan.streamed, plan.resident, plan.slots};
   return plan.chosen(blocks);
 }
@@ -82,6 +83,7 @@ ModelPart ModelPart::with(const Weights& changed, std::optional<QuantizeRecipe> 
   ModelPart part;
   part.weights_ = weights_;
   part.streamed_ = streamed_;
+  if (changed.empty()) part.block_bytes_ = block_bytes_;
   part.compile_ = compile_;
   part.compile_.recipe = std::move(recipe);
   // Stacks stay where all of their weights stay, or all of them change in the same way.

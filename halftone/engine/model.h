@@ -75,6 +75,8 @@ class ModelPart {
   CompileOptions compile_options() const;
   const std::vector<WeightStack>& stacks() const { return stacks_; }
   const StreamReport& streamed() const { return streamed_; }
+  // On a device, as it was loaded: bytes of each block, in order, for stream_blocks_within.
+  const std::vector<int64_t>& block_bytes() const { return block_bytes_; }
   // With these weights instead of those of the same names, and another recipe. The rest is shared.
   // Not where blocks are streamed.
   ModelPart with(const Weights& changed, std::optional<QuantizeRecipe> recipe,
@@ -90,6 +92,7 @@ class ModelPart {
   std::vector<WeightStack> stacks_;  // weights that lie together on a device
   std::map<std::string, size_t> stack_of_;
   StreamReport streamed_;
+  std::vector<int64_t> block_bytes_;
 };
 
 // An adapter, ready to be attached to rows of any job.

@@ -1,6 +1,7 @@
 #include "halftone/runtime/block_stream.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "halftone/base/error.h"
 #include "halftone/runtime/block_plan.h"
@@ -102,9 +103,7 @@ void BlockStream::move_to_slot(int value, ConstView& view) const {
 }
 
 BlockStream::Run::Run(BlockStream& stream, std::byte* slots)
-    : stream_(stream), slots_(slots), copies_(stream.loads_.size(), kNone) {
-  begin_copies(-1);
-}
+    : stream_(stream), slots_(slots), copies_(stream.loads_.size(), kNone) {}
 
 // Whatever runs next in the same memory has to wait for copies into it.
 BlockStream::Run::~Run() {
@@ -131,11 +130,12 @@ void BlockStream::Run::begin_copies(int after) {
 void BlockStream::Run::before(int node) {
   for (; next_ < copies_.size() && stream_.loads_[next_].first == node; ++next_) {
     const BlockLoad& load = stream_.loads_[next_];
-    stream_.device_.await(copies_[next_]);
-    copies_[next_] = kNone;
+    stream_.device_.await(std::exchange(copies_[next_], kNone));
     stream_.lies_at_[load.block] = slots_ + load.slot * stream_.slot_bytes_;
   }
 }
+
+void BlockStream::Run::begin() { begin_copies(-1); }
 
 void BlockStream::Run::after(int node) { begin_copies(node); }
 

@@ -49,6 +49,7 @@ class BlockStream {
     ~Run();  // also where not all nodes were launched
     Run(const Run&) = delete;
     Run& operator=(const Run&) = delete;
+    void begin();  // the copies that wait for no node
     void before(int node);
     void after(int node);
 

@@ -351,7 +351,10 @@ View Program::view(int id) const {
 
 void Program::launch_all() {
   std::optional<BlockStream::Run> blocks;
-  if (blocks_) blocks.emplace(*blocks_, memory_start_ - memory_.slots);
+  if (blocks_) {
+    blocks.emplace(*blocks_, memory_start_ - memory_.slots);
+    blocks->begin();
+  }
   for (size_t i = 0; i < graph_->nodes().size(); ++i) {
     if (!plan_.runs[i]) continue;
     if (options_.cancelled && options_.cancelled()) {

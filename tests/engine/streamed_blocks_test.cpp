@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <thread>
 
 #include "halftone/engine/engine.h"
 #include "halftone/io/safetensors_writer.h"
+#include "halftone/models/families.h"
 #include "tests/support/errors.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/load_pipeline.h"
@@ -129,6 +131,11 @@ TEST_P(StreamedBlocks, TakeTheMemoryThatWasPlanned) {
     EXPECT_GE(device.pinned, planned.streamed_weights);
     EXPECT_EQ(device.pinned, streamed.bytes);
     EXPECT_EQ(streamed.resident_blocks > 0, count == 0);
+    const std::vector<int64_t>& bytes = pipeline->model().denoiser_part().block_bytes();
+    EXPECT_EQ(std::accumulate(bytes.begin(), bytes.end(), int64_t{0}),
+              streamed.bytes + streamed.resident_blocks);
+    EXPECT_EQ(stream_blocks_within(bytes, streamed.slots).on_device() <= streamed.slots,
+              count != 0);
     if (count != 0 && streamed.of > 2) {
       EXPECT_LT(most[1], most[0]);
     }
@@ -176,6 +183,45 @@ TEST_P(StreamedBlocks, AreRefusedWhereTheyCannotBe) {
   options.stream.device = nullptr;
   EXPECT_THAT(error_of([&] { load(options); }),
               HasSubstr("stream-blocks: the CPU reads weights where they are"));
+}
+
+// Of a denoiser of full size, as its weights would be stored.
+std::vector<int64_t> published_block_bytes(const std::string& family, const Format& format) {
+  const auto is_it = [&](const Family& f) { return f.name == family; };
+  const auto denoiser = std::ranges::find_if(families(), is_it)->sizes[0].denoiser();
+  const auto graph =
+      quantize_linears(*denoiser->build(denoiser->smallest_shape(), {}), denoiser->recipe(format))
+          .graph;
+  std::vector<int64_t> bytes;
+  for (const WeightBlock& block : weight_blocks(*graph)) {
+    bytes.push_back(0);
+    for (const std::string& name : block.weights) {
+      const ValueType& type = graph->weights().at(name).type();
+      const int64_t rows = type.shape[0], columns = type.shape[1];
+      bytes.back() += type.quantized ? quantized_layout(*type.quantized, rows, columns, 1).bytes
+                                     : rows * columns * 2;  // bf16
+    }
+  }
+  return bytes;
+}
+
+// What is said of FLUX.1 in docs/performance.md.
+TEST(PublishedBlocks, OfFlux1AreOneCopyEachAndFitInTwoSlots) {
+  const auto bytes = published_block_bytes("flux.1", formats::fp8);
+  ASSERT_EQ(bytes.size(), 19u + 38u);
+  EXPECT_NEAR(static_cast<double>(bytes.front()), 453e6, 1e6);
+  EXPECT_NEAR(static_cast<double>(bytes.back()), 170e6, 1e6);
+  const int64_t all = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+  EXPECT_NEAR(static_cast<double>(all), 15.06e9, 0.02e9);
+  EXPECT_EQ(stream_blocks(bytes, kAllBlocks).on_device(), 2 * bytes.front());
+  int before = 0;
+  for (const int64_t gib : {14, 12, 8, 6, 4, 2}) {
+    const BlockPlan plan = stream_blocks_within(bytes, gib << 30);
+    EXPECT_LE(plan.on_device(), gib << 30);
+    EXPECT_GT(plan.count, before);
+    before = plan.count;
+  }
+  EXPECT_LT(before, 57);
 }
 
 // The engine says so, rather than to refuse: --strict does.
