@@ -106,8 +106,8 @@ TEST_F(CudaStreaming, HoldsWhatWasPlanned) {
   EXPECT_EQ(memory.streamed, kLayers * block);
   const auto planned = static_cast<double>(memory.weights + memory.in_arena() + memory.resident);
   EXPECT_NEAR(static_cast<double>(device.memory().most_held - before), planned,
-              0.01 * planned + (64 << 10));
-  EXPECT_LT(planned, 0.5 * static_cast<double>(kLayers * block));
+              0.05 * planned + (64 << 10));
+  EXPECT_LT(planned, 0.75 * static_cast<double>(kLayers * block));
   for (const std::string& line : device.fallbacks()) {
     EXPECT_EQ(line.find("pinned"), std::string::npos) << line;
   }

@@ -47,6 +47,7 @@ class FakeDevice final : public DeviceContext {
     const DeviceGuard guard(this);
     pinned += bytes;
     auto memory = std::make_shared<Pages>(static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+    std::erase_if(pages_, [](const auto& other) { return other.second.expired(); });
     pages_[memory->address()] = memory;
     return memory;
   }
