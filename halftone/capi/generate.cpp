@@ -178,7 +178,7 @@ halftone_status halftone_plan(const halftone_model* model, const halftone_reques
     halftone_memory out{};
     out.peak = planned.peak();
     out.weights = planned.owned_weights;
-    out.values = planned.arena + planned.borders;
+    out.values = planned.arena + planned.slots + planned.borders;
     out.scratch = planned.workspace + planned.library;
     out.weights_in_files = planned.file_weights;
     halftone::capi::write_struct(out, memory, size, "memory");

@@ -220,6 +220,15 @@ void add_bench(CLI::App& app, const Context&) {
                    "The whole denoiser of a family instead, at 1024x1024 or --tokens of a picture: "
                    "z-image, flux.2-klein, flux.2-klein:9b")
       ->type_name("F");
+  model
+      ->add_option("--stream-blocks", m->stream_blocks,
+                   "So many blocks stay in the CPU's memory and are copied in every run; several, "
+                   "separated by commas, are measured one after the other, 0 being none")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("N,...")
+      ->check(CLI::Range(0, 1000));
   model->callback([m] { bench_blocks_on_device(*m, m->layers); });
 
   CLI::App* compiling = command->add_subcommand(

@@ -122,6 +122,98 @@ Measured find_measured(const BenchOptions& options, int64_t layers) {
               known);
 }
 
+// One precision, with so many blocks streamed.
+struct ModelRow {
+  double seconds = 0, warm_up = 0;
+  bool recorded = false;
+  MemoryUse memory;
+  int blocks = 0, of = 0;  // that are streamed
+  int64_t most_held = 0;   // bytes of the device
+  std::vector<std::string> unfused;
+  std::vector<NodeCost> costs;
+};
+// What rows are held against.
+struct Ceilings {
+  double gemm = 0, bandwidth = 0;
+  double resident = 0;  // seconds; 0: not measured
+};
+
+ModelRow measure_model(const Measured& m, const std::string& precision, const BenchOptions& options,
+                       const Backend& backend) {
+  ModelRow row;
+  backend.device->synchronize();
+  backend.device->forget_most_held();
+  const int64_t before = backend.device->memory().held;
+  const auto graph = m.build(activations_of(precision));
+  row.of = static_cast<int>(weight_blocks(*graph).size());
+  row.blocks = std::min(options.streamed, row.of);
+  DeviceBench bench(graph, precision, options, backend, std::make_shared<Arena>(), m.recipe);
+  Program& program = bench.program();
+  const Inputs inputs = random_inputs(program.graph());
+  row.warm_up = bench.warm_up(inputs);
+  row.most_held = backend.device->memory().most_held - before;
+  program.device_seconds(3);
+  row.seconds = median(program.device_seconds(runs_of(options)));
+  row.recorded = program.recorded();
+  row.memory = program.memory();
+  row.unfused = bench.unfused();
+  if (options.profile) row.costs = profile(program, inputs, 7);
+  return row;
+}
+
+ordered_json model_json(const Measured& m, const ModelRow& row, const std::string& precision,
+                        const BenchOptions& options, const DeviceInfo& device,
+                        const Ceilings& ceilings) {
+  ordered_json json = {{"bench", m.layers == 1 ? "block" : "model"},
+                       {"device", device.name},
+                       {"precision", precision},
+                       {"how", to_string(format_support(device, *find_format(precision)).support)},
+                       {"compile", options.compile},
+                       {"recorded", row.recorded},
+                       {"layers", m.layers},
+                       {"batch", options.batch},
+                       {"tokens", m.tokens},
+                       {"family", options.family.empty() ? "z-image" : options.family},
+                       {"milliseconds", row.seconds * 1e3},
+                       {"tflops", m.flops * 1e-12 / row.seconds},
+                       {"gemm_peak_tflops", ceilings.gemm * 1e-12},
+                       {"share_of_peak", m.flops / row.seconds / ceilings.gemm},
+                       {"warm_up_seconds", row.warm_up},
+                       {"weight_bytes", row.memory.weights},
+                       {"working_bytes", row.memory.working()},
+                       {"most_held_bytes", row.most_held},
+                       {"stream_blocks", row.blocks},
+                       {"blocks", row.of},
+                       {"streamed_bytes", row.memory.streamed},
+                       {"copy_bandwidth", ceilings.bandwidth},
+                       {"unfused", row.unfused},
+                       {"profile", profile_json(row.costs, ceilings.bandwidth)}};
+  if (ceilings.resident > 0) json["resident_speed"] = ceilings.resident / row.seconds;
+  return json;
+}
+
+void print_model_row(const Measured& m, const ModelRow& row, const std::string& precision,
+                     const DeviceInfo& device, const Ceilings& ceilings) {
+  const FormatSupport support = format_support(device, *find_format(precision));
+  fmt::print("{:<11} {:>9} {:>9} {:>10} {:>7} {:>10} {:>10} {:>8} {}\n", precision,
+             three_digits(row.seconds * 1e3), three_digits(m.flops * 1e-12 / row.seconds),
+             three_digits(ceilings.gemm * 1e-12),
+             three_digits(m.flops / row.seconds / ceilings.gemm), human_bytes(row.memory.weights),
+             human_bytes(row.memory.working()), human_seconds(row.warm_up),
+             support.support == Support::kEmulated ? support.why : "");
+  if (row.blocks > 0) {
+    fmt::print("    {} of {} blocks streamed: {} a run, at {} GB/s or more; {} held at most{}\n",
+               row.blocks, row.of, human_bytes(row.memory.streamed),
+               three_digits(static_cast<double>(row.memory.streamed) * 1e-9 / row.seconds),
+               human_bytes(row.most_held),
+               ceilings.resident > 0 ? fmt::format("; {} of the speed without",
+                                                   three_digits(ceilings.resident / row.seconds))
+                                     : "");
+  }
+  for (const std::string& name : row.unfused) fmt::print("    not fused: {}\n", name);
+  print(row.costs, ceilings.bandwidth);
+}
+
 }  // namespace
 
 void bench_blocks_on_device(const BenchOptions& options, int64_t layers) {
@@ -137,50 +229,20 @@ void bench_blocks_on_device(const BenchOptions& options, int64_t layers) {
                "TFLOP/s", "GEMM peak", "share", "weights", "working", "warm-up", "");
   }
   for (const std::string& precision : options.precisions) {
-    const FormatSupport support = format_support(backend.info, *find_format(precision));
     const double peak = gemm_peak(precision, options, backend);
-    DeviceBench bench(m.build(activations_of(precision)), precision, options, backend,
-                      std::make_shared<Arena>(), m.recipe);
-    Program& program = bench.program();
-    const Inputs inputs = random_inputs(program.graph());
-    const double warm_up = bench.warm_up(inputs);
-    program.device_seconds(3);
-    const double seconds = median(program.device_seconds(runs_of(options)));
-    const bool recorded = program.recorded();
-    std::vector<NodeCost> costs;
-    if (options.profile) costs = profile(program, inputs, 7);
-    if (options.json) {
-      print_json({{"bench", layers == 1 ? "block" : "model"},
-                  {"device", backend.info.name},
-                  {"precision", precision},
-                  {"how", to_string(support.support)},
-                  {"compile", options.compile},
-                  {"recorded", recorded},
-                  {"layers", m.layers},
-                  {"batch", options.batch},
-                  {"tokens", m.tokens},
-                  {"family", options.family.empty() ? "z-image" : options.family},
-                  {"milliseconds", seconds * 1e3},
-                  {"tflops", m.flops * 1e-12 / seconds},
-                  {"gemm_peak_tflops", peak * 1e-12},
-                  {"share_of_peak", m.flops / seconds / peak},
-                  {"warm_up_seconds", warm_up},
-                  {"weight_bytes", program.memory().weights},
-                  {"working_bytes", program.memory().working()},
-                  {"copy_bandwidth", bandwidth},
-                  {"unfused", bench.unfused()},
-                  {"profile", profile_json(costs, bandwidth)}});
+    double resident = 0;  // seconds, where all blocks are on the device
+    for (const int streamed : options.stream_blocks) {
+      BenchOptions one = options;
+      one.streamed = streamed;
+      const ModelRow row = measure_model(m, precision, one, backend);
+      if (row.blocks == 0) resident = row.seconds;
+      if (options.json) {
+        print_json(model_json(m, row, precision, one, backend.info, {peak, bandwidth, resident}));
+      } else {
+        print_model_row(m, row, precision, backend.info, {peak, bandwidth, resident});
+      }
       std::fflush(stdout);
-      continue;
     }
-    fmt::print("{:<11} {:>9} {:>9} {:>10} {:>7} {:>10} {:>10} {:>8} {}\n", precision,
-               three_digits(seconds * 1e3), three_digits(m.flops * 1e-12 / seconds),
-               three_digits(peak * 1e-12), three_digits(m.flops / seconds / peak),
-               human_bytes(program.memory().weights), human_bytes(program.memory().working()),
-               human_seconds(warm_up), support.support == Support::kEmulated ? support.why : "");
-    for (const std::string& name : bench.unfused()) fmt::print("    not fused: {}\n", name);
-    print(costs, bandwidth);
-    std::fflush(stdout);
   }
 }
 

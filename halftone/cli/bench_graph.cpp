@@ -10,6 +10,7 @@
 #include "halftone/cli/cli.h"
 #include "halftone/graph/catalogue.h"
 #include "halftone/models/weights.h"
+#include "halftone/runtime/block_plan.h"
 
 namespace halftone::cli {
 namespace {
@@ -133,6 +134,10 @@ DeviceBench::DeviceBench(const std::shared_ptr<Graph>& graph, const std::string&
     compile.recipe.reset();
   }
   compile.optimize = options.compile == "on";
+  const std::vector<WeightBlock> blocks = weight_blocks(*graph);
+  const auto streamed =
+      halftone::stream_blocks(placed_bytes(weights, blocks), options.streamed).chosen(blocks);
+  if (!streamed.empty()) compile.can_stack = stack_within(streamed);
   const Stream stream = backend.stream(threads_of(options));
   const CompiledGraph compiled = halftone::compile(*graph, compile, *backend.kernels, stream);
   quantize_once_per_shape(weights, compiled.report, threads_of(options));
@@ -144,7 +149,7 @@ DeviceBench::DeviceBench(const std::shared_ptr<Graph>& graph, const std::string&
       weights[lora_up_name(name)] = random_values(DType::kF32, {shape[0], sites.rank}, 10, 0.02f);
     }
   }
-  weights = to_device(weights, weight_stacks(*compiled.graph), *backend.device);
+  weights = to_device(weights, weight_stacks(*compiled.graph), *backend.device, streamed);
   const ProgramOptions how{backend.kernels, stream, compile.optimize};
   const auto start = Clock::now();
   program_ = std::make_unique<Program>(compiled.graph, weights, how, std::move(arena));

@@ -15,7 +15,9 @@ struct BenchOptions {
   std::vector<std::string> precisions = {"fp32", "bf16", "fp8", "fp8-tensor", "mxfp8", "nvfp4"};
   int64_t tokens = 0;  // 0: what is usual for the device
   int64_t dim = 3840, batch = 1, layers = 30;
-  int runs = 0, threads = 0;  // 0: what is usual
+  int runs = 0, threads = 0;             // 0: what is usual
+  std::vector<int> stream_blocks = {0};  // a row each; more than there are: all
+  int streamed = 0;                      // of the row that is measured
   bool json = false, profile = false;
 };
 

@@ -258,6 +258,12 @@ void add_generate(CLI::App& app, const Context& context) {
       "with other implementations.");
   auto o = std::make_shared<GenerateOptions>();
   add_model_options(*command, o->model);
+  command
+      ->add_option("--stream-blocks", o->model.stream_blocks,
+                   "Blocks that stay in the CPU's memory and are copied to the GPU in every step, "
+                   "each while others compute: auto (off), off, all or a number")
+      ->capture_default_str()
+      ->type_name("N");
   command->add_option("prompt,-p,--prompt", o->prompt, "What to show")->type_name("TEXT");
   add_offline_options(*command, *o);
   command->add_option("-n,--negative", o->negative, "What to avoid; needs --guidance")

@@ -25,6 +25,16 @@ ordered_json precision_json(const GenerateOutcome& outcome) {
   return json;
 }
 
+ordered_json streamed_json(const GenerateOutcome& outcome) {
+  const StreamReport& streamed = outcome.loaded.model->report().streamed;
+  ordered_json json = choice_json(outcome.loaded.stream_blocks);
+  json["blocks"] = streamed.blocks;
+  json["of"] = streamed.of;
+  json["bytes_on_host"] = outcome.planned.streamed_weights;
+  json["slots"] = streamed.slots;
+  return json;
+}
+
 ordered_json loras_json(const GenerateOutcome& outcome) {
   ordered_json list = ordered_json::array();
   for (const AdapterChoice& choice : outcome.loaded.adapters) {
@@ -45,35 +55,37 @@ float cache_threshold(const std::string& text) {
 
 ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outcome) {
   const auto& seconds = outcome.seconds;
-  ordered_json out = {{"model", outcome.loaded.path},
-                      {"family", outcome.loaded.model->family().name},
-                      {"model_hash", outcome.hash},
-                      {"prompt", options.prompt},
-                      {"negative", options.negative},
-                      {"seed", options.seed},
-                      {"size", options.size},
-                      {"steps", options.steps},
-                      {"guidance", options.guidance},
-                      {"precision", precision_json(outcome)},
-                      {"compile", choice_json(outcome.loaded.compile)},
-                      {"device", choice_json(outcome.loaded.device)},
-                      {"loras", loras_json(outcome)},
-                      {"fallbacks", outcome.loaded.fallbacks},
-                      {"notes", outcome.notes},
-                      {"seconds",
-                       {{"load", outcome.loaded.seconds},
-                        {"text", seconds.text},
-                        {"denoise", seconds.denoise},
-                        {"decode", seconds.decode},
-                        {"total", outcome.total}}},
-                      {"peak_bytes",
-                       {{"planned", outcome.planned.peak()},
-                        {"measured", outcome.measured},
-                        {"converted_weights", outcome.planned.owned_weights},
-                        {"values", outcome.planned.arena + outcome.planned.borders},
-                        {"scratch", outcome.planned.workspace + outcome.planned.library},
-                        {"process", outcome.planned.process},
-                        {"weights_in_files", outcome.planned.file_weights}}}};
+  ordered_json out = {
+      {"model", outcome.loaded.path},
+      {"family", outcome.loaded.model->family().name},
+      {"model_hash", outcome.hash},
+      {"prompt", options.prompt},
+      {"negative", options.negative},
+      {"seed", options.seed},
+      {"size", options.size},
+      {"steps", options.steps},
+      {"guidance", options.guidance},
+      {"precision", precision_json(outcome)},
+      {"compile", choice_json(outcome.loaded.compile)},
+      {"device", choice_json(outcome.loaded.device)},
+      {"stream_blocks", streamed_json(outcome)},
+      {"loras", loras_json(outcome)},
+      {"fallbacks", outcome.loaded.fallbacks},
+      {"notes", outcome.notes},
+      {"seconds",
+       {{"load", outcome.loaded.seconds},
+        {"text", seconds.text},
+        {"denoise", seconds.denoise},
+        {"decode", seconds.decode},
+        {"total", outcome.total}}},
+      {"peak_bytes",
+       {{"planned", outcome.planned.peak()},
+        {"measured", outcome.measured},
+        {"converted_weights", outcome.planned.owned_weights},
+        {"values", outcome.planned.arena + outcome.planned.slots + outcome.planned.borders},
+        {"scratch", outcome.planned.workspace + outcome.planned.library},
+        {"process", outcome.planned.process},
+        {"weights_in_files", outcome.planned.file_weights}}}};
   if (outcome.loaded.context != nullptr) out["peak_bytes"]["on_host"] = outcome.host_measured;
   if (options.cache != "off") {
     ordered_json& cache =
@@ -95,9 +107,13 @@ void print_plan(std::FILE* to, const ModelMemory& memory, const LoadedModel& loa
   std::string parts =
       fmt::format("values {} + scratch {}", human_bytes(memory.arena + memory.borders),
                   human_bytes(memory.workspace + memory.library));
+  if (memory.slots > 0) parts += fmt::format(" + blocks {}", human_bytes(memory.slots));
   if (loaded.context != nullptr) {
     fmt::print(to, "memory: {} of {} (weights {} + {})\n", human_bytes(memory.peak()),
                loaded.device.used, human_bytes(memory.owned_weights), parts);
+    if (memory.streamed_weights > 0) {
+      fmt::print(to, "streamed: {} {}\n", loaded.stream_blocks.used, loaded.stream_blocks.why);
+    }
     std::fflush(to);
     return;
   }

@@ -60,6 +60,7 @@ ModelSpec spec_of(const ModelOptions& options, const Context& context) {
   spec.precision = options.precision;
   spec.compile = options.compile;
   spec.device = options.device;
+  spec.stream_blocks = options.stream_blocks;
   for (const std::string& lora : options.loras) spec.loras.push_back(parse_lora(lora));
   spec.threads = options.threads;
   spec.strict = options.strict;

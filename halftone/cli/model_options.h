@@ -17,6 +17,7 @@ namespace halftone::cli {
 struct ModelOptions {
   std::string model, base;
   std::string precision = "auto", compile = "auto", device = "auto", max_memory;
+  std::string stream_blocks = "auto";
   std::vector<std::string> loras;
   int threads = 0;
   bool strict = false;

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <charconv>
 #include <chrono>
 
 #include "halftone/base/error.h"
@@ -29,10 +30,40 @@ Choice choose_compile(const std::string& asked, const Backend& backend) {
                                       "launches recorded"};
 }
 
+// How many blocks are streamed.
+int parse_stream_blocks(const std::string& asked) {
+  if (asked == "auto" || asked == "off") return 0;
+  if (asked == "all") return kAllBlocks;
+  int count = 0;
+  const auto [end, error] = std::from_chars(asked.data(), asked.data() + asked.size(), count);
+  if (error != std::errc() || end != asked.data() + asked.size() || count < 0) {
+    throw Error(ErrorCode::kUsage, "stream-blocks", "'{}' is not auto, off, all or a number",
+                printable(asked));
+  }
+  return count;
+}
+
+Choice choose_stream_blocks(const std::string& asked, const Backend& backend) {
+  const bool streams = parse_stream_blocks(asked) > 0;
+  if (streams && backend.device == nullptr) {
+    return {asked, "off", "fallback", "the CPU reads weights in place, and streams none"};
+  }
+  return {asked, streams ? asked : "off", "native", streams ? "" : "all blocks are on the device"};
+}
+
+// What became of that on a device.
+void tell_streamed(const StreamReport& streamed, Choice& choice) {
+  if (streamed.blocks == 0) return;
+  choice.used = std::to_string(streamed.blocks);
+  choice.why =
+      fmt::format("of {} blocks, {} in pinned memory of the CPU; {} on the device for them",
+                  streamed.of, human_bytes(streamed.bytes), human_bytes(streamed.slots));
+}
+
 // Everything that ran in another way than asked for.
 std::vector<std::string> fallbacks_of(const LoadedModel& loaded) {
   std::vector<std::string> lines;
-  for (const Choice* choice : {&loaded.device, &loaded.precision}) {
+  for (const Choice* choice : {&loaded.device, &loaded.precision, &loaded.stream_blocks}) {
     if (choice->how == "fallback") {
       lines.push_back(
           fmt::format("{} instead of {}: {}", choice->used, choice->asked, choice->why));
@@ -121,6 +152,7 @@ LoadedModel Engine::load(const ModelSpec& spec) {
   loaded.context = backend.device;
   loaded.device = device_choice(spec.device, backend);
   loaded.compile = choose_compile(spec.compile, backend);
+  loaded.stream_blocks = choose_stream_blocks(spec.stream_blocks, backend);
   loaded.threads = start_threads(spec.threads);
   loaded.threads_asked = spec.threads > 0 ? spec.threads : hardware_threads();
   note_fallbacks(loaded, spec.strict);
@@ -134,6 +166,8 @@ LoadedModel Engine::load(const ModelSpec& spec) {
   LoadOptions how;
   set_precision(spec.precision, backend.info, how);
   how.compile = loaded.compile.used == "on";
+  how.stream_blocks = parse_stream_blocks(loaded.stream_blocks.used);
+  how.stream_encoders = spec.stream_encoders && backend.device != nullptr;
   how.kernels = backend.kernels;
   how.stream = backend.stream(loaded.threads);
   StoredChoice stored;
@@ -142,8 +176,9 @@ LoadedModel Engine::load(const ModelSpec& spec) {
     how.quantize_activations = stored.as_stored;
   }
   const std::string what =
-      fmt::format("{}\n{}\n{}\n{}\n{}\n{}", spec.precision, how.quantize_activations,
-                  loaded.compile.used, loaded.device.used, loaded.threads, state_of(parts.files));
+      fmt::format("{}\n{}\n{}\n{}\n{}\n{} {}\n{}", spec.precision, how.quantize_activations,
+                  loaded.compile.used, loaded.device.used, loaded.threads, how.stream_blocks,
+                  how.stream_encoders, state_of(parts.files));
   {
     const std::scoped_lock lock(mutex_);
     loaded.model = models_[what].lock();
@@ -154,6 +189,7 @@ LoadedModel Engine::load(const ModelSpec& spec) {
     std::erase_if(models_, [](const auto& entry) { return entry.second.expired(); });
     models_[what] = loaded.model;
   }
+  tell_streamed(loaded.model->report().streamed, loaded.stream_blocks);
   loaded.sampling = parts.recommended;
   loaded.device_info = backend.info;
   loaded.precision = chosen_precision(spec.precision, backend.info, loaded.model->report(), stored);
@@ -190,7 +226,7 @@ void check_memory(const LoadedModel& loaded, const ModelMemory& planned, int64_t
                 "{} are needed (weights {}, values {}, scratch {}) and {} are {}; a smaller size "
                 "or batch needs less",
                 human_bytes(planned.peak()), human_bytes(planned.owned_weights),
-                human_bytes(planned.arena + planned.borders),
+                human_bytes(planned.arena + planned.slots + planned.borders),
                 human_bytes(planned.workspace + planned.library), human_bytes(available),
                 limit == 0 ? "free" : "allowed");
   }

@@ -29,6 +29,10 @@ struct ModelSpec {
   std::string path;  // a folder in diffusers layout, or a denoiser as a single file
   std::string base;  // with a single file: the folder of everything else
   std::string precision = "auto", compile = "auto", device = "auto";
+  // Blocks of the denoiser that are streamed to a GPU from the CPU's memory: a number, "all",
+  // "off", or "auto", which is off.
+  std::string stream_blocks = "auto";
+  bool stream_encoders = false;  // all blocks of text encoders are
   std::vector<LoraChoice> loras;
   int threads = 0;                  // 0: all
   bool strict = false;              // a fallback is an Error
@@ -42,7 +46,7 @@ struct LoadedModel {
   std::shared_ptr<const Model> model;
   std::unique_ptr<Pipeline> pipeline;
   Sampling sampling;  // the family's, and what the folder says of itself
-  Choice precision, compile, device;
+  Choice precision, compile, device, stream_blocks;
   DeviceInfo device_info;
   AdapterChoices adapters;
   int threads = 1, threads_asked = 1;

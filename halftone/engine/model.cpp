@@ -22,14 +22,19 @@ std::shared_ptr<const Checkpoint> open(const std::filesystem::path& path) {
 }  // namespace
 
 ModelPart::ModelPart(Weights weights, std::span<const std::shared_ptr<Graph>> graphs,
-                     CompileOptions compile, const LoadOptions& options)
+                     CompileOptions compile, const LoadOptions& options, int stream_blocks)
     : weights_(std::move(weights)), compile_(std::move(compile)) {
   for (const auto& [name, weight] : weights_) check_intact(weight);
   DeviceContext* device = options.stream.device;
+  if (device == nullptr && stream_blocks != 0) {
+    throw Error(ErrorCode::kUnsupported, "stream-blocks",
+                "the CPU reads weights where they are: blocks are streamed to GPUs");
+  }
   if (device == nullptr) return;
+  const std::vector<WeightBlock> streamed = choose_streamed(*graphs[0], stream_blocks);
   CompileOptions how = compile_;
-  how.can_stack = [&](const std::string& a, const std::string& b) {
-    return are_stored_alike(weights_.at(a), weights_.at(b));
+  how.can_stack = [this, together = stack_within(streamed)](const auto& a, const auto& b) {
+    return together(a, b) && are_stored_alike(weights_.at(a), weights_.at(b));
   };
   for (const auto& graph : graphs) {
     const auto compiled = halftone::compile(*graph, how, *options.kernels, options.stream).graph;
@@ -37,8 +42,21 @@ ModelPart::ModelPart(Weights weights, std::span<const std::shared_ptr<Graph>> gr
   }
   index_stacks();
   const Weights host = std::move(weights_);
-  weights_ = to_device(host, stacks_, *device);
+  weights_ = to_device(host, stacks_, *device, streamed);
   for (const auto& [name, weight] : host) check_intact(weight);  // copied, or lost meanwhile
+}
+
+std::vector<WeightBlock> ModelPart::choose_streamed(const Graph& graph, int count) {
+  const std::vector<WeightBlock> blocks = weight_blocks(graph);
+  const auto all = static_cast<int>(blocks.size());
+  if (count != kAllBlocks && count > all) {
+    throw Error(ErrorCode::kUsage, "stream-blocks", "{} are more than the {} blocks that there are",
+                count, all);
+  }
+  block_bytes_ = placed_bytes(weights_, blocks);
+  const BlockPlan plan = halftone::stream_blocks(block_bytes_, count);
+  streamed_ = {plan.count, all, plan.streamed, plan.resident, plan.slots};
+  return plan.chosen(blocks);
 }
 
 void ModelPart::index_stacks() {
@@ -58,8 +76,14 @@ CompileOptions ModelPart::compile_options() const {
 
 ModelPart ModelPart::with(const Weights& changed, std::optional<QuantizeRecipe> recipe,
                           const LoadOptions& options) const {
+  if (streamed_.blocks > 0 && !changed.empty()) {
+    throw Error(ErrorCode::kUnsupported, "stream-blocks",
+                "weights of blocks that are streamed are not exchanged");
+  }
   ModelPart part;
   part.weights_ = weights_;
+  part.streamed_ = streamed_;
+  if (changed.empty()) part.block_bytes_ = block_bytes_;
   part.compile_ = compile_;
   part.compile_.recipe = std::move(recipe);
   // Stacks stay where all of their weights stay, or all of them change in the same way.
@@ -114,8 +138,9 @@ std::shared_ptr<const Model> Model::load(const ModelParts& parts, const LoadOpti
   for (size_t i = 0; i < parts.conditioner->folders().size(); ++i) {
     const std::shared_ptr<Graph> graph = parts.conditioner->build(i, 1, {});
     const Checkpoint& file = *model->files_[i];
-    model->encoders_.push_back(
-        model->load_part(file, {&graph, 1}, parts.conditioner->names(i, file)));
+    model->encoders_.push_back(model->load_part(file, {&graph, 1},
+                                                parts.conditioner->names(i, file),
+                                                options.stream_encoders ? kAllBlocks : 0));
   }
   model->load_denoiser();
   const Codec& codec = *parts.codec;
@@ -128,11 +153,12 @@ std::shared_ptr<const Model> Model::load(const ModelParts& parts, const LoadOpti
 
 std::shared_ptr<const ModelPart> Model::load_part(const Checkpoint& file,
                                                   std::span<const std::shared_ptr<Graph>> graphs,
-                                                  const WeightNames& names) const {
+                                                  const WeightNames& names,
+                                                  int stream_blocks) const {
   CompileOptions how;
   how.optimize = options_.compile;
   return std::make_shared<ModelPart>(finite(load_weights(file, graphs, names), file, options_),
-                                     graphs, std::move(how), options_);
+                                     graphs, std::move(how), options_, stream_blocks);
 }
 
 std::shared_ptr<Graph> Model::smallest_graph() const {
@@ -172,11 +198,14 @@ void Model::load_denoiser() {
   how.optimize = options_.compile;
   how.recipe = std::move(recipe);
   denoiser_weights_ = std::make_shared<ModelPart>(std::move(weights), std::span(&graph, 1),
-                                                  std::move(how), options_);
+                                                  std::move(how), options_, options_.stream_blocks);
+  report_.streamed = denoiser_weights_->streamed();
 }
 
 void Model::report_formats(const QuantizeReport& quantized) {
+  const StreamReport streamed = report_.streamed;
   report_ = {};
+  report_.streamed = streamed;
   report_.quantized = quantized;
   for (const auto& linear : quantized.converted) {
     ++report_.formats[std::string(linear.format.name)];

@@ -11,6 +11,7 @@
 
 #include "halftone/engine/model_parts.h"
 #include "halftone/passes/compile.h"
+#include "halftone/runtime/block_plan.h"
 #include "halftone/runtime/program.h"
 
 namespace halftone {
@@ -27,8 +28,20 @@ struct LoadOptions {
   // compute with what the weights stand for.
   bool quantize_activations = true;
   bool compile = true;  // fuse and merge; on devices also record
+  // Blocks of the denoiser that stay in the CPU's memory and are streamed to the device in every
+  // run: so many (block_plan.h), or kAllBlocks. And whether all blocks of text encoders are.
+  int stream_blocks = 0;
+  bool stream_encoders = false;
   const Kernels* kernels = nullptr;
   Stream stream;
+};
+
+// Blocks of a network that are streamed.
+struct StreamReport {
+  int blocks = 0, of = 0;  // so many, and so many there are
+  int64_t bytes = 0;       // in the CPU's memory
+  int64_t resident_blocks = 0,
+          slots = 0;  // bytes on the device: other blocks, and for streamed ones
 };
 
 struct LoadReport {
@@ -36,6 +49,7 @@ struct LoadReport {
   std::map<std::string, int> formats;  // format -> linears that run in it
   bool stored = false;                 // some weights were quantized in the file
   bool calibrated = false;             // inputs have static scales
+  StreamReport streamed;               // of the denoiser
 };
 
 // A linear of the denoiser that a recipe may convert. Those of one group read the same input.
@@ -51,26 +65,34 @@ using WeightQuantizer =
 // Weights of a network where they run, and how its graphs are compiled for them.
 class ModelPart {
  public:
-  // `graphs` show which weights are used together: on a device some lie together.
+  // `graphs` show which weights are used together: on a device some lie together. So many of the
+  // blocks of the first of them are streamed.
   ModelPart(Weights weights, std::span<const std::shared_ptr<Graph>> graphs, CompileOptions compile,
-            const LoadOptions& options);
+            const LoadOptions& options, int stream_blocks = 0);
 
   const Weights& weights() const { return weights_; }
   // Options that say which weights lie together.
   CompileOptions compile_options() const;
   const std::vector<WeightStack>& stacks() const { return stacks_; }
+  const StreamReport& streamed() const { return streamed_; }
+  // On a device, as it was loaded: bytes of each block, in order, for stream_blocks_within.
+  const std::vector<int64_t>& block_bytes() const { return block_bytes_; }
   // With these weights instead of those of the same names, and another recipe. The rest is shared.
+  // Not where blocks are streamed.
   ModelPart with(const Weights& changed, std::optional<QuantizeRecipe> recipe,
                  const LoadOptions& options) const;
 
  private:
   ModelPart() = default;
   void index_stacks();
+  std::vector<WeightBlock> choose_streamed(const Graph& graph, int count);
 
   Weights weights_;
   CompileOptions compile_;
   std::vector<WeightStack> stacks_;  // weights that lie together on a device
   std::map<std::string, size_t> stack_of_;
+  StreamReport streamed_;
+  std::vector<int64_t> block_bytes_;
 };
 
 // An adapter, ready to be attached to rows of any job.
@@ -137,7 +159,7 @@ class Model {
   std::shared_ptr<Graph> smallest_graph() const;
   std::shared_ptr<const ModelPart> load_part(const Checkpoint& file,
                                              std::span<const std::shared_ptr<Graph>> graphs,
-                                             const WeightNames& names) const;
+                                             const WeightNames& names, int stream_blocks = 0) const;
   void load_denoiser();
   void report_formats(const QuantizeReport& quantized);
 

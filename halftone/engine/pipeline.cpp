@@ -14,6 +14,10 @@ constexpr size_t kMostPrograms = 8, kMostPrompts = 8;
 
 void add_weights(const Weights& weights, ModelMemory& memory) {
   for (const auto& [name, weight] : weights) {
+    if (host_block_of(weight) != nullptr) {
+      memory.streamed_weights += byte_size_of(weight);
+      continue;
+    }
     const auto* quantized = std::get_if<QuantizedTensor>(&weight);
     const Tensor& stored = quantized != nullptr ? quantized->codes : std::get<Tensor>(weight);
     (stored.mapped() ? memory.file_weights : memory.owned_weights) += byte_size_of(weight);
@@ -137,9 +141,10 @@ ModelMemory Pipeline::plan(const Shape& latents, const SamplerGraph& sampler,
     const MemoryUse& use = entry.program->memory();
     if (on_device) {  // results lie among the values, and inputs of all programs stay
       if (seen.insert(entry.program.get()).second) memory.borders += use.resident;
-      if (use.arena + use.workspace > memory.arena + memory.workspace) {
+      if (use.in_arena() > memory.in_arena()) {
         memory.arena = use.arena;
         memory.workspace = use.workspace;
+        memory.slots = use.slots;
       }
       return;
     }
@@ -189,7 +194,7 @@ ModelMemory Pipeline::plan(const Shape& latents, const SamplerGraph& sampler,
     consider(*step, of_jobs + given - step->program->memory().resident);
   }
   consider(decoder_program({1, latents[1], latents[2], latents[3]}), of_jobs + given);
-  arena_->expect(memory.arena + memory.workspace);
+  arena_->expect(memory.in_arena());
   if (on_device) memory.borders += of_jobs;
   return memory;
 }
@@ -220,10 +225,11 @@ ModelMemory Pipeline::plan_encoding(const Shape& pictures, std::span<const std::
   for (const MemoryUse& use : uses) {
     memory.arena = std::max(memory.arena, use.arena);
     memory.workspace = std::max(memory.workspace, use.workspace);
+    memory.slots = std::max(memory.slots, use.slots);
     memory.library = std::max(memory.library, use.library);
     memory.borders = std::max(memory.borders, use.borders + use.resident);
   }
-  arena_->expect(memory.arena + memory.workspace);
+  arena_->expect(memory.in_arena());
   return memory;
 }
 

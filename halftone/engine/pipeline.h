@@ -20,16 +20,19 @@ namespace halftone {
 
 // Memory of a model while it generates.
 struct ModelMemory {
-  int64_t file_weights = 0;   // weights read in place from their files
-  int64_t owned_weights = 0;  // weights converted on loading, and adapters
-  int64_t arena = 0;          // values while running, of the largest program
-  int64_t workspace = 0;      // scratch memory of kernels, of the largest program
-  int64_t library = 0;        // what libraries take for themselves while kernels run
-  int64_t borders = 0;        // what the largest program is given and gives back; on a device what
-                              // all programs are given, and the latents of jobs
-  int64_t process = 0;        // what the process holds besides, where that is known
+  int64_t file_weights = 0;      // weights read in place from their files
+  int64_t owned_weights = 0;     // weights converted on loading, and adapters
+  int64_t streamed_weights = 0;  // weights in the CPU's memory that are streamed to a device
+  int64_t arena = 0;             // values while running, of the largest program
+  int64_t workspace = 0;         // scratch memory of kernels, of the largest program
+  int64_t slots = 0;             // what blocks are streamed into, of the largest program
+  int64_t library = 0;           // what libraries take for themselves while kernels run
+  int64_t borders = 0;  // what the largest program is given and gives back; on a device what
+                        // all programs are given, and the latents of jobs
+  int64_t process = 0;  // what the process holds besides, where that is known
   // What the process needs besides the files that it maps.
-  int64_t running() const { return arena + workspace + library + borders; }
+  int64_t running() const { return arena + workspace + slots + library + borders; }
+  int64_t in_arena() const { return arena + workspace + slots; }
   int64_t peak() const { return owned_weights + running() + process; }
 };
 

@@ -47,6 +47,17 @@ class DeviceContext {
   virtual void download(std::span<std::byte> to, const std::byte* from) = 0;
   // Within the device's memory, in order with launches.
   virtual void copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
+
+  // The CPU's memory that prefetches read beside launches. Where the system lets no more be pinned
+  // it is ordinary memory, which is noted as a fallback: prefetches then hold up whoever launches.
+  virtual std::shared_ptr<Storage> allocate_pinned(int64_t bytes, const std::string& purpose) = 0;
+  // Copies to the device beside launches, one after the other. It begins when what was launched so
+  // far is done, so that what that reads may be overwritten. The host's bytes stay as they are
+  // until then. Returns a number for `await`.
+  virtual int prefetch(std::byte* to, std::span<const std::byte> from) = 0;
+  // What is launched from now on begins after this copy. Every prefetch is awaited once, those of a
+  // recording within it.
+  virtual void await(int copy) = 0;
   // Whether products of block-scaled operands run in their own format.
   virtual bool multiplies_blocks() const { return false; }
 

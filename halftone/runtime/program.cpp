@@ -32,6 +32,12 @@ std::string mismatch(const Weight& weight, const ValueType& type) {
   return {};
 }
 
+bool is_on_host(const Weight& weight) {
+  const auto* quantized = std::get_if<QuantizedTensor>(&weight);
+  const Tensor& stored = quantized != nullptr ? quantized->codes : std::get<Tensor>(weight);
+  return stored.byte_size() > 0 && stored.device() == Device{};
+}
+
 ConstView view_of(const Weight& weight) {
   if (const auto* tensor = std::get_if<Tensor>(&weight)) {
     return {tensor->address(), tensor->dtype(), tensor->shape()};
@@ -145,6 +151,10 @@ Program::Program(std::shared_ptr<const Graph> graph, const Weights& weights,
   const DeviceGuard guard(device());
   bind_weights(weights);
   memory_.arena = plan_.arena_bytes;
+  if (memory_.streamed > 0) {
+    blocks_ = std::make_unique<BlockStream>(*graph_, plan_, bound_, *device());
+    memory_.slots = blocks_->bytes();
+  }
   prepare_launches(*graph_, plan_, options_, bound_);
   plan_launches(*graph_, plan_, options_, bound_, memory_, notes_);
   for (const auto* side : {&graph_->inputs(), &graph_->outputs()}) {
@@ -185,9 +195,12 @@ void Program::bind_weights(const Weights& weights) {
       complain(name, info.parts.empty() ? "is missing" : "does not lie together with others");
     } else if (const std::string why = mismatch(*weight, value.type()); !why.empty()) {
       complain(name, why);
+    } else if (device() != nullptr && is_on_host(*weight) && host_block_of(*weight) == nullptr) {
+      complain(name, "is in the CPU's memory");
     } else {
       bound_[value.id()] = *weight;
-      memory_.weights += byte_size_of(*weight);
+      const bool streams = device() != nullptr && is_on_host(*weight);
+      (streams ? memory_.streamed : memory_.weights) += byte_size_of(*weight);
     }
   }
   if (!problems.empty()) throw Error(ErrorCode::kInvalidInput, "weights", "{}", problems);
@@ -318,7 +331,8 @@ void Program::prepare_states() {
   }
 }
 
-// The arena and, on a device, constants there. Recordings hold their addresses.
+// The arena, which begins with the slots of streamed blocks, and, on a device, constants there.
+// Recordings hold their addresses.
 void Program::prepare_memory() {
   for (const auto& [name, value] : graph_->inputs()) {
     if (!bound_.contains(value.id())) {
@@ -327,7 +341,7 @@ void Program::prepare_memory() {
   }
   prepare_states();
   const std::byte* before = memory_start_;
-  memory_start_ = arena_->reserve(memory_.arena + memory_.workspace, device());
+  memory_start_ = arena_->reserve(memory_.in_arena(), device()) + memory_.slots;
   options_.stream.workspace = memory_start_ + memory_.arena;
   options_.stream.workspace_bytes = memory_.workspace;
   if (device() == nullptr) return;
@@ -344,6 +358,7 @@ void Program::prepare_memory() {
 ConstView Program::const_view(int id) const {
   const auto bound = bound_.find(plan_.storage[id]);
   ConstView result = bound == bound_.end() ? constant(view(id)) : view_of(bound->second);
+  if (blocks_) blocks_->move_to_slot(plan_.storage[id], result);
   result.shape = graph_->values()[id].type.shape;  // a reshape's own; the dtype is what is stored
   result.token_stride = plan_.token_stride[id];
   return result;
@@ -356,32 +371,40 @@ View Program::view(int id) const {
 }
 
 void Program::launch_all() {
-  std::vector<ConstView> in;
-  std::vector<View> out;
+  std::optional<BlockStream::Run> blocks;
+  if (blocks_) {
+    blocks.emplace(*blocks_, memory_start_ - memory_.slots);
+    blocks->begin();
+  }
   for (size_t i = 0; i < graph_->nodes().size(); ++i) {
-    const Node& node = graph_->nodes()[i];
     if (!plan_.runs[i]) continue;
     if (options_.cancelled && options_.cancelled()) {
       throw Error(ErrorCode::kCancelled, "", "interrupted");
     }
-    in.clear();
-    out.clear();
-    for (const int id : node.inputs) in.push_back(const_view(id));
-    for (const int id : node.outputs) out.push_back(view(id));
-    if (observer_.see && node.op == Op::kLinear) observe(node, in[0]);
-    const auto run = [&] { launch(node, in, out, *options_.kernels, options_.stream); };
-    if (!timer_) {
-      run();
-    } else if (device() != nullptr) {
-      timer_(node, device()->time(run));
-    } else {
-      const auto start = std::chrono::steady_clock::now();
-      run();
-      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-      timer_(node, took.count());
-    }
+    if (blocks) blocks->before(static_cast<int>(i));
+    launch_one(graph_->nodes()[i]);
+    if (blocks) blocks->after(static_cast<int>(i));
   }
   update_states();
+}
+
+void Program::launch_one(const Node& node) {
+  std::vector<ConstView> in;
+  std::vector<View> out;
+  for (const int id : node.inputs) in.push_back(const_view(id));
+  for (const int id : node.outputs) out.push_back(view(id));
+  if (observer_.see && node.op == Op::kLinear) observe(node, in[0]);
+  const auto run = [&] { launch(node, in, out, *options_.kernels, options_.stream); };
+  if (!timer_) {
+    run();
+  } else if (device() != nullptr) {
+    timer_(node, device()->time(run));
+  } else {
+    const auto start = std::chrono::steady_clock::now();
+    run();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    timer_(node, took.count());
+  }
 }
 
 void Program::observe(const Node& node, const ConstView& input) {

@@ -11,19 +11,23 @@
 #include "halftone/graph/graph.h"
 #include "halftone/kernels/kernels.h"
 #include "halftone/passes/plan.h"
+#include "halftone/runtime/block_stream.h"
 #include "halftone/runtime/weights.h"
 
 namespace halftone {
 
 struct MemoryUse {
-  int64_t weights = 0;    // bytes of the weights that the graph uses
+  int64_t weights = 0;    // bytes of the weights that the graph uses, where it runs
+  int64_t streamed = 0;   // and of those in the CPU's memory that are copied there block by block
+  int64_t slots = 0;      // what they are copied into
   int64_t arena = 0;      // values while running
   int64_t workspace = 0;  // scratch memory of kernels
   int64_t library = 0;    // what libraries take for themselves while kernels run
   int64_t borders = 0;    // tensors that are given to a run and come back from it
   int64_t states = 0;     // values that are kept between runs
   int64_t resident = 0;   // on a device: inputs and constants, which stay there from run to run
-  int64_t working() const { return arena + workspace + library + borders + states; }
+  int64_t working() const { return arena + workspace + slots + library + borders + states; }
+  int64_t in_arena() const { return arena + workspace + slots; }
   int64_t peak() const { return weights + working(); }
 };
 
@@ -56,7 +60,7 @@ class Program {
  public:
   // Weights that are missing, mis-shaped or in another format than the graph's are listed by name
   // in one Error. Memory is known from here on, and allocated by the first run. Weights are on the
-  // stream's device.
+  // stream's device, or in a HostBlock: then they are copied there in every run.
   Program(std::shared_ptr<const Graph> graph, const Weights& weights, const ProgramOptions& options,
           std::shared_ptr<Arena> arena = std::make_shared<Arena>());
   Program(std::shared_ptr<const Graph> graph, const Weights& weights, const Kernels& kernels,
@@ -126,6 +130,7 @@ class Program {
   void update_states();
   void compute();
   void launch_all();
+  void launch_one(const Node& node);
   void observe(const Node& node, const ConstView& input);
   Tensor read(int id) const;
   Value find_value(const std::map<std::string, Value>& among, const std::string& name,
@@ -139,7 +144,8 @@ class Program {
   MemoryPlan plan_;
   MemoryUse memory_;
   std::vector<std::string> notes_;
-  std::map<int, Weight> bound_;  // value -> weight, constant, state or input
+  std::map<int, Weight> bound_;          // value -> weight, constant, state or input
+  std::unique_ptr<BlockStream> blocks_;  // where weights are streamed
   NodeTimer timer_;
   LinearObserver observer_;
   std::shared_ptr<Storage> observed_;  // what came from a device to be seen

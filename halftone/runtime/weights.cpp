@@ -1,6 +1,7 @@
 #include "halftone/runtime/weights.h"
 
-#include <set>
+#include <algorithm>
+#include <numeric>
 
 #include "halftone/base/error.h"
 
@@ -15,17 +16,22 @@ const QuantizedTensor* quantized_of(const Weight& weight) {
   return std::get_if<QuantizedTensor>(&weight);
 }
 
-// A device's memory, filled from its start.
+// Memory that is filled from its start: a device's, or the CPU's where the device is null.
 class Slab {
  public:
-  Slab(std::shared_ptr<Storage> storage, DeviceContext& device)
+  Slab(std::shared_ptr<Storage> storage, DeviceContext* device)
       : storage_(std::move(storage)), device_(device) {}
 
   // Each at once after the one before.
   std::vector<Tensor> place(std::span<const Tensor* const> parts) {
     std::vector<Tensor> placed;
     for (const Tensor* part : parts) {
-      device_.upload(storage_->address() + offset_, part->bytes());
+      std::byte* to = storage_->address() + offset_;
+      if (device_ != nullptr) {
+        device_->upload(to, part->bytes());
+      } else {
+        std::copy(part->bytes().begin(), part->bytes().end(), to);
+      }
       placed.emplace_back(storage_, offset_, part->dtype(), part->shape());
       offset_ += part->byte_size();
     }
@@ -39,7 +45,7 @@ class Slab {
 
  private:
   std::shared_ptr<Storage> storage_;
-  DeviceContext& device_;
+  DeviceContext* device_;
   int64_t offset_ = 0;
 };
 
@@ -71,6 +77,23 @@ void place(const Weights& weights, std::span<const std::string> names, Slab& sla
     q.scales = scales[i];
     if (q.global_scale.defined()) q.global_scale = slab.place(q.global_scale);
     placed[names[i]] = std::move(q);
+  }
+}
+
+// All of these, which are all of a stack or none of it.
+void place_all(const Weights& weights, std::span<const WeightStack> stacks, Slab slab,
+               Weights& placed) {
+  for (const WeightStack& stack : stacks) {
+    const auto there = std::count_if(stack.begin(), stack.end(), [&](const std::string& name) {
+      return weights.contains(name);
+    });
+    if (there == 0) continue;
+    HT_ASSERT(there == static_cast<std::ptrdiff_t>(stack.size()));
+    for (const std::string& name : stack) HT_ASSERT(!placed.contains(name));
+    place(weights, stack, slab, placed);
+  }
+  for (const auto& [name, weight] : weights) {
+    if (!placed.contains(name)) place(weights, {&name, 1}, slab, placed);
   }
 }
 
@@ -136,20 +159,58 @@ bool are_stored_alike(const Weight& a, const Weight& b) {
   return x != nullptr ? x->format == y->format : tensor_of(a)->dtype() == tensor_of(b)->dtype();
 }
 
+const HostBlock* host_block_of(const Weight& weight) {
+  const QuantizedTensor* quantized = quantized_of(weight);
+  const Tensor& stored = quantized != nullptr ? quantized->codes : *tensor_of(weight);
+  const auto* block = dynamic_cast<const HostBlock*>(stored.storage());
+  if (quantized != nullptr && block != nullptr) {
+    for (const Tensor* part : {&quantized->scales, &quantized->global_scale}) {
+      HT_ASSERT(!part->defined() || part->storage() == block);
+    }
+  }
+  return block;
+}
+
+std::vector<int64_t> placed_bytes(const Weights& weights, std::span<const WeightBlock> blocks) {
+  std::vector<int64_t> bytes;
+  for (const WeightBlock& block : blocks) {
+    bytes.push_back(0);
+    for (const std::string& name : block.weights) {
+      const auto found = weights.find(name);
+      if (found != weights.end()) bytes.back() += slab_bytes(found->second);
+    }
+  }
+  return bytes;
+}
+
 Weights to_device(const Weights& weights, std::span<const WeightStack> stacks,
-                  DeviceContext& device) {
+                  DeviceContext& device, std::span<const WeightBlock> streamed) {
   const DeviceGuard guard(&device);
-  int64_t bytes = 0;
-  for (const auto& [name, weight] : weights) bytes += slab_bytes(weight);
-  Slab slab(device.allocate(bytes, "weights"), device);
   Weights placed;
-  for (const WeightStack& stack : stacks) {
-    for (const std::string& name : stack) HT_ASSERT(!placed.contains(name));
-    place(weights, stack, slab, placed);
+  const std::vector<int64_t> sizes = placed_bytes(weights, streamed);
+  const int64_t on_host = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  std::shared_ptr<Storage> pinned;
+  if (on_host > 0) pinned = device.allocate_pinned(on_host, "blocks that are streamed");
+  int64_t at = 0;
+  for (size_t i = 0; i < streamed.size(); ++i) {
+    const WeightBlock& block = streamed[i];
+    Weights own;
+    for (const std::string& name : block.weights) {
+      if (const auto found = weights.find(name); found != weights.end()) own.insert(*found);
+    }
+    if (own.empty()) continue;
+    const auto memory = std::make_shared<HostBlock>(block.name, pinned, at, sizes[i]);
+    place_all(own, stacks, Slab(memory, nullptr), placed);
+    at += sizes[i];
   }
+  Weights rest;
+  int64_t bytes = 0;
   for (const auto& [name, weight] : weights) {
-    if (!placed.contains(name)) place(weights, {&name, 1}, slab, placed);
+    if (placed.contains(name)) continue;
+    rest.emplace(name, weight);
+    bytes += slab_bytes(weight);
   }
+  place_all(rest, stacks, Slab(device.allocate(bytes, "weights"), &device), placed);
   return placed;
 }
 

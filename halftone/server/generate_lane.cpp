@@ -77,7 +77,8 @@ int64_t GenerateLane::held() const {
     for (const auto& [name, weight] : part->weights()) {
       const auto* quantized = std::get_if<QuantizedTensor>(&weight);
       const Tensor& stored = quantized != nullptr ? quantized->codes : std::get<Tensor>(weight);
-      if (!stored.mapped()) weights += byte_size_of(weight);
+      if (stored.mapped() || host_block_of(weight) != nullptr) continue;
+      weights += byte_size_of(weight);
     }
   }
   return weights + held_;

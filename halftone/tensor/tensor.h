@@ -38,6 +38,7 @@ class Tensor {
   const std::byte* address() const { return storage_ ? storage_->address() + offset_ : nullptr; }
   Device device() const { return storage_ ? storage_->device() : Device{}; }
   std::span<std::byte> mutable_bytes();  // asserts that the memory is our own, not a file's
+  const Storage* storage() const { return storage_.get(); }
 
   // The elements as T, whose size must be that of the dtype.
   template <class T>

@@ -21,9 +21,10 @@ ModelMemory plan_run(const TrainOptions& options, const LoadedModel& loaded, Tra
   const int64_t there = memory.owned_weights;
   if (samples != nullptr) {
     const ModelMemory sampled = samples->plan(loaded);
-    if (sampled.arena + sampled.workspace > memory.arena + memory.workspace) {
+    if (sampled.in_arena() > memory.in_arena()) {
       memory.arena = sampled.arena;
       memory.workspace = sampled.workspace;
+      memory.slots = sampled.slots;
     }
     memory.library = std::max(memory.library, sampled.library);
     memory.borders += sampled.borders;

@@ -105,6 +105,10 @@ void TrainPrograms::add_weights(ModelMemory& memory) const {
       const auto* quantized = std::get_if<QuantizedTensor>(&weight);
       const Tensor& stored = quantized != nullptr ? quantized->codes : std::get<Tensor>(weight);
       if (!counted.insert(stored.address()).second) continue;
+      if (host_block_of(weight) != nullptr) {
+        memory.streamed_weights += byte_size_of(weight);
+        continue;
+      }
       (stored.mapped() ? memory.file_weights : memory.owned_weights) += byte_size_of(weight);
     }
   }

@@ -196,9 +196,10 @@ ModelMemory Trainer::plan() {
     for (const Program* program : {entry.program.get(), entry.teacher.get()}) {
       if (program == nullptr) continue;
       const MemoryUse& use = program->memory();
-      if (use.arena + use.workspace > memory.arena + memory.workspace) {
+      if (use.in_arena() > memory.in_arena()) {
         memory.arena = use.arena;
         memory.workspace = use.workspace;
+        memory.slots = use.slots;
       }
       memory.library = std::max(memory.library, use.library);
       // Programs hold what they were given last. What they give is copied out of the arena, but for
@@ -222,7 +223,7 @@ ModelMemory Trainer::plan() {
       add(program_for(pass, first_rows()));
     }
   }
-  arena()->expect(memory.arena + memory.workspace);
+  arena()->expect(memory.in_arena());
   return memory;
 }
 

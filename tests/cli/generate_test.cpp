@@ -177,6 +177,24 @@ TEST_F(CliGenerate, FallbacksAreSaidAndStrictForbidsThem) {
                   "cpu instead of cuda");
 }
 
+TEST_F(CliGenerate, BlocksAreStreamedToGpusAlone) {
+  const auto asked = [&](const char* blocks, bool strict) {
+    std::vector<std::string> all = arguments(
+        {"x", "--device", "cpu", "-o", path("s.png"), "--json", "--stream-blocks", blocks});
+    if (strict) all.emplace_back("--strict");
+    return run(all);
+  };
+  const Result result = asked("all", false);
+  ASSERT_EQ(result.code, 0) << result.err;
+  const json report = json::parse(result.out);
+  EXPECT_EQ(report["stream_blocks"]["used"], "off");
+  EXPECT_EQ(report["stream_blocks"]["blocks"], 0);
+  EXPECT_THAT(report["fallbacks"][0].get<std::string>(), HasSubstr("off instead of all"));
+  expect_one_line(asked("all", true), 3, "the CPU reads weights in place");
+  expect_one_line(asked("half", false), 2, "'half' is not auto, off, all or a number");
+  ASSERT_EQ(asked("off", true).code, 0);
+}
+
 TEST_F(CliGenerate, PrecisionsSayWhatRanAndCompilingChangesNothing) {
   const auto latents = [&](const std::string& precision, const std::string& compile) {
     const Result result =

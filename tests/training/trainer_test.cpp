@@ -7,6 +7,7 @@
 
 #include "halftone/training/weights_output.h"
 #include "tests/support/errors.h"
+#include "tests/support/fake_device.h"
 #include "tests/support/load_pipeline.h"
 #include "tests/support/run_graph.h"
 #include "tests/support/sanitizers.h"
@@ -88,6 +89,32 @@ TEST_P(ModelTraining, LearnsAndIsRepeated) {
   rules_.seed = 6;
   Trainer other(pipeline->shared_model(), data, rules_);
   EXPECT_NE(other.step().loss, first[0]);
+}
+
+// Blocks of the base that are streamed to a device, backwards in the reverse order, change nothing.
+TEST_P(ModelTraining, BesideABaseWhoseBlocksAreStreamed) {
+  rules_.steps = 3;
+  for (const bool quantized : {false, true}) {
+    std::vector<std::vector<double>> found;
+    for (const int count : {0, kAllBlocks}) {
+      test::FakeDevice device;
+      LoadOptions options;
+      options.kernels = &cpu_kernels();
+      options.stream = {1, &device};
+      options.stream_blocks = count;
+      if (quantized) options.format = formats::fp8;
+      if (quantized) options.activations = DType::kBF16;
+      const auto pipeline = load(options);
+      Trainer trainer(pipeline->shared_model(), examples(*pipeline), rules_);
+      found.push_back(losses(trainer));
+      const int blocks = pipeline->model().report().streamed.blocks;
+      EXPECT_EQ(blocks > 2, count != 0);
+      // Forward all, backward all but those that still lie there.
+      EXPECT_EQ(device.prefetches, 3 * std::max(0, 2 * blocks - 2));
+      EXPECT_EQ(device.under_way(), 0u);
+    }
+    EXPECT_EQ(found[1], found[0]);
+  }
 }
 
 // Several batches for one step are one larger batch, whatever sizes they have.

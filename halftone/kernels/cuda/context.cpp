@@ -26,6 +26,14 @@ class DeviceStorage final : public Storage {
   std::shared_ptr<HeldBytes> held_;
 };
 
+class PinnedStorage final : public Storage {
+ public:
+  PinnedStorage(std::byte* data, size_t size) : Storage(data, size, /*mapped=*/false) {}
+  ~PinnedStorage() override { cudaFreeHost(data_); }
+  PinnedStorage(const PinnedStorage&) = delete;
+  PinnedStorage& operator=(const PinnedStorage&) = delete;
+};
+
 class GraphRecording final : public Recording {
  public:
   GraphRecording(cudaGraph_t graph, cudaStream_t stream) : stream_(stream) {
@@ -61,13 +69,19 @@ Context::Context(int index) : index_(index) {
   HT_CUDA(cudaGetDeviceProperties(&properties_, index));
   HT_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   for (cudaEvent_t& event : marks_) HT_CUDA(cudaEventCreate(&event));
+  HT_CUDA(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking));
+  HT_CUDA(cudaEventCreateWithFlags(&launched_, cudaEventDisableTiming));
   libraries.get();
 }
 
 Context::~Context() {
   cudaSetDevice(index_);
+  cudaStreamSynchronize(copies_);
   cudaStreamSynchronize(stream_);
   parts_.clear();
+  for (const cudaEvent_t event : copied_) cudaEventDestroy(event);
+  cudaEventDestroy(launched_);
+  cudaStreamDestroy(copies_);
   for (const cudaEvent_t event : marks_) cudaEventDestroy(event);
   cudaStreamDestroy(stream_);
 }
@@ -113,6 +127,55 @@ void Context::copy(std::byte* to, const std::byte* from, int64_t bytes) {
   if (bytes == 0) return;
   const DeviceGuard guard(this);
   HT_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_));
+}
+
+std::shared_ptr<Storage> Context::allocate_pinned(int64_t bytes, const std::string& purpose) {
+  const DeviceGuard guard(this);
+  void* data = nullptr;
+  const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  const cudaError_t status = cudaHostAlloc(&data, size, cudaHostAllocDefault);
+  if (status == cudaSuccess) {
+    return std::make_shared<PinnedStorage>(static_cast<std::byte*>(data),
+                                           static_cast<size_t>(bytes));
+  }
+  cudaGetLastError();  // it is told here and not again
+  auto pageable = Storage::allocate(bytes);
+  has_pageable_ = true;
+  note_fallback(fmt::format("{} for {} are not pinned, and copied while launches wait: {}",
+                            human_bytes(bytes), purpose, cudaGetErrorString(status)));
+  return pageable;
+}
+
+// One stream waits for the other through events, which a recording turns into branches of its
+// graph.
+int Context::prefetch(std::byte* to, std::span<const std::byte> from) {
+  const DeviceGuard guard(this);
+  if (recording_ && has_pageable_) {
+    throw Error(ErrorCode::kUnsupported, device().str(),
+                "copies from memory that is not pinned are not recorded");
+  }
+  size_t copy = 0;
+  while (copy < awaited_.size() && !awaited_[copy]) ++copy;
+  if (copy == awaited_.size()) {
+    cudaEvent_t event = nullptr;
+    HT_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    copied_.push_back(event);
+    awaited_.push_back(true);
+  }
+  HT_CUDA(cudaEventRecord(launched_, stream_));
+  HT_CUDA(cudaStreamWaitEvent(copies_, launched_, 0));
+  HT_CUDA(cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, copies_));
+  HT_CUDA(cudaEventRecord(copied_[copy], copies_));
+  awaited_[copy] = false;
+  return static_cast<int>(copy);
+}
+
+void Context::await(int copy) {
+  const DeviceGuard guard(this);
+  const auto index = static_cast<size_t>(copy);
+  HT_ASSERT(index < awaited_.size() && !awaited_[index]);
+  awaited_[index] = true;
+  HT_CUDA(cudaStreamWaitEvent(stream_, copied_[index], 0));
 }
 
 void Context::synchronize() {

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <typeindex>
+#include <vector>
 
 #include "halftone/kernels/cuda/check.h"
 #include "halftone/kernels/kernels.h"
@@ -40,6 +41,9 @@ class Context final : public DeviceContext {
   void upload(std::byte* to, std::span<const std::byte> from) override;
   void download(std::span<std::byte> to, const std::byte* from) override;
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override;
+  std::shared_ptr<Storage> allocate_pinned(int64_t bytes, const std::string& purpose) override;
+  int prefetch(std::byte* to, std::span<const std::byte> from) override;
+  void await(int copy) override;
   void synchronize() override;
   std::unique_ptr<Recording> record(const std::function<void()>& launches) override;
   double mark() override;
@@ -69,6 +73,13 @@ class Context final : public DeviceContext {
   cudaStream_t stream_ = nullptr;
   cudaEvent_t marks_[2] = {};
   bool marked_ = false, recording_ = false;
+  // Prefetches: their own stream, what was launched before one, and the ends of those that nobody
+  // has waited for.
+  cudaStream_t copies_ = nullptr;
+  cudaEvent_t launched_ = nullptr;
+  std::vector<cudaEvent_t> copied_;
+  std::vector<bool> awaited_;
+  bool has_pageable_ = false;  // memory that prefetches read could not be pinned
   std::shared_ptr<HeldBytes> held_ = std::make_shared<HeldBytes>();
   std::shared_ptr<Storage> flush_;  // read to empty the caches; there while algorithms are measured
   std::map<std::type_index, std::shared_ptr<void>> parts_;
