@@ -27,7 +27,7 @@ struct LoraChoice {
 // Which model, and how it is to run. Errors name these fields.
 struct ModelSpec {
   std::string path;  // a folder in diffusers layout, or a denoiser as a single file
-  std::string base;  // with a single file: the folder of everything else
+  std::string base;  // with a single file: the folder of what it does not hold
   std::string precision = "auto", compile = "auto", device = "auto";
   std::vector<LoraChoice> loras;
   int threads = 0;                  // 0: all

@@ -19,6 +19,14 @@ std::shared_ptr<const Checkpoint> open(const std::filesystem::path& path) {
   return std::make_shared<const Checkpoint>(Checkpoint::open(path));
 }
 
+std::vector<const Checkpoint*> each_once(std::span<const std::shared_ptr<const Checkpoint>> files) {
+  std::vector<const Checkpoint*> found;
+  for (const auto& file : files) {
+    if (std::ranges::find(found, file.get()) == found.end()) found.push_back(file.get());
+  }
+  return found;
+}
+
 }  // namespace
 
 ModelPart::ModelPart(Weights weights, std::span<const std::shared_ptr<Graph>> graphs,
@@ -105,11 +113,15 @@ std::shared_ptr<const Model> Model::load(const ModelParts& parts, const LoadOpti
   const std::shared_ptr<Model> model(new Model());
   model->parts_ = parts;
   model->options_ = options;
-  for (const std::string& folder : parts.conditioner->folders()) {
-    model->files_.push_back(open(parts.files.of(folder)));
-  }
-  model->files_.push_back(open(parts.denoiser_path()));
-  model->files_.push_back(open(parts.files.of(parts.codec->folder())));
+  std::map<std::filesystem::path, std::shared_ptr<const Checkpoint>> opened;  // one may hold all
+  const auto add = [&](const std::filesystem::path& path) {
+    auto& file = opened[path];
+    if (file == nullptr) file = open(path);
+    model->files_.push_back(file);
+  };
+  for (const std::string& folder : parts.conditioner->folders()) add(parts.files.weights(folder));
+  add(parts.denoiser_path());
+  add(parts.files.weights(parts.codec->folder()));
 
   for (size_t i = 0; i < parts.conditioner->folders().size(); ++i) {
     const std::shared_ptr<Graph> graph = parts.conditioner->build(i, 1, {});
@@ -183,16 +195,10 @@ void Model::report_formats(const QuantizeReport& quantized) {
   }
 }
 
-std::string Model::hash() const {
-  std::vector<const Checkpoint*> files;
-  for (const auto& file : files_) files.push_back(file.get());
-  return model_hash(files);
-}
+std::string Model::hash() const { return model_hash(each_once(files_)); }
 
 std::string Model::encoders_hash() const {
-  std::vector<const Checkpoint*> files;
-  for (size_t i = 0; i < encoders_.size(); ++i) files.push_back(files_[i].get());
-  return model_hash(files);
+  return model_hash(each_once(std::span(files_).first(encoders_.size())));
 }
 
 std::string Model::codec_hash() const {

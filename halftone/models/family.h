@@ -25,7 +25,19 @@ namespace halftone {
 struct ModelFiles {
   std::filesystem::path base;      // a folder in diffusers layout
   std::filesystem::path denoiser;  // a file that stands for the denoiser's folder; empty: none
+  // What that file holds besides: the parts' folders, which `base` has no weights in, and what the
+  // names of their tensors begin with.
+  std::map<std::string, std::string, std::less<>> in_file = {};
+
   std::filesystem::path of(std::string_view part) const { return base / part; }
+  bool holds(std::string_view part) const { return in_file.find(part) != in_file.end(); }
+  // Where a part's weights are: its folder, or the file.
+  std::filesystem::path weights(std::string_view part) const {
+    return holds(part) ? denoiser : of(part);
+  }
+  std::string within(std::string_view part) const {
+    return holds(part) ? in_file.find(part)->second : "";
+  }
 };
 
 using NamedTensors = std::map<std::string, Tensor>;
@@ -182,6 +194,15 @@ struct Family {
     int64_t text_tokens;  // that it is usually given
   };
   std::vector<Size> sizes = {};
+
+  // What single files may hold besides the denoiser; empty: nothing that is read from them.
+  struct PartOfFile {
+    std::string_view folder;               // that it has otherwise
+    std::vector<std::string_view> within;  // what its tensors' names begin with
+    std::string_view tokenizer = {};       // the folder that it needs besides; files hold none
+    bool optional = false;                 // the model does without
+  };
+  std::vector<PartOfFile> parts_of_file = {};
 
   bool runs() const { return denoiser != nullptr; }
 };

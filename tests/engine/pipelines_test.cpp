@@ -69,8 +69,8 @@ INSTANTIATE_TEST_SUITE_P(, WholePipeline,
                          testing::Values(WholeRun{"flux1", "dev", 28, 3.5f},
                                          WholeRun{"flux1", "cfg", 28, 3.5f},
                                          WholeRun{"flux1", "schnell", 4, 0.0f},
-                                         WholeRun{"sd3", "large", 28, 4.5f},
-                                         WholeRun{"sd3", "clips", 28, 4.5f}),
+                                         WholeRun{"sd3", "large", 28, 5.0f},
+                                         WholeRun{"sd3", "clips", 28, 5.0f}),
                          testing::PrintToStringParamName());
 
 TEST_P(WholePipeline, EqualsDiffusersFromPromptToPicture) {
