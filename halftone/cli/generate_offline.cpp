@@ -27,6 +27,7 @@ OfflineOptions offline_options(const GenerateOptions& options, const Context& co
   o.defaults.steps = options.steps;
   o.defaults.guidance = options.guidance;
   o.defaults.true_cfg = options.true_cfg;
+  o.defaults.skip = {parse_layers(options.skip_layers, "--skip-layers"), options.skip_layer_scale};
   o.defaults.seed = options.seed;
   o.defaults.count = options.count;
   o.batch = options.batch;

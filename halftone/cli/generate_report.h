@@ -20,6 +20,8 @@ struct GenerateOptions {
   int steps = 0, count = 1, batch = 1;  // 0 steps: the model's
   float guidance = -1;                  // negative: the model's
   float true_cfg = 0;
+  std::string skip_layers;
+  float skip_layer_scale = SkipLayers{}.scale;
   uint64_t seed = 0;
   bool json = false;
 };

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "halftone/engine/pipeline.h"
+#include "halftone/engine/skip_layers.h"
 
 namespace halftone {
 
@@ -14,6 +15,7 @@ struct JobRequest {
   int steps = 8;
   float guidance = 0;  // what it means, and where it is off, is the family's guidance rule
   float true_cfg = 0;  // the same of families whose networks read `guidance` themselves
+  SkipLayers skip;     // beside two predictions, a third
   uint64_t seed = 0;
   std::optional<SchedulerConfig> scheduler;  // none: the model's own
   AdapterChoices adapters;
@@ -26,6 +28,10 @@ class Job {
   int steps() const { return static_cast<int>(schedule_.steps.size()); }
   bool done() const { return step_ == steps(); }
   bool is_guided() const { return guided_; }
+  // Blocks that the next step predicts without, besides.
+  std::set<int64_t> skipped() const {
+    return request_.skip.at(step_, steps()) ? request_.skip.layers : std::set<int64_t>{};
+  }
   const Shape& latent_shape() const { return latents_.shape(); }
   const JobRequest& request() const { return request_; }
 

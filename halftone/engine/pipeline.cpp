@@ -1,7 +1,8 @@
 #include "halftone/engine/pipeline.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
-#include <set>
 
 #include "halftone/base/error.h"
 #include "halftone/models/float_values.h"
@@ -111,14 +112,16 @@ Pipeline::Entry& Pipeline::denoiser_program(
     const DenoiserShape& shape, const Use& use,
     std::span<const std::shared_ptr<const Adapter>> adapters) {
   std::string key = shape.str() + (use.tap_blocks ? " tapped" : "");
+  if (!use.skip_blocks.empty()) key += fmt::format(" without {}", fmt::join(use.skip_blocks, ","));
   for (const auto& adapter : adapters) key += fmt::format(" {}", fmt::ptr(adapter.get()));
   if (use.sampler) {
-    key += fmt::format(" sampler {} {} {}", static_cast<int>(use.sampler->rule),
-                       use.sampler->memories, use.sampler->noise);
+    key +=
+        fmt::format(" sampler {} {} {} {}", static_cast<int>(use.sampler->rule),
+                    use.sampler->memories, use.sampler->noise, !use.sampler->skip_blocks.empty());
   }
   return entry(denoisers_, key, model_->denoiser_part(), adapters, [&] {
-    const auto graph =
-        model_->denoiser().build(shape, {model_->options().activations, use.tap_blocks});
+    const auto graph = model_->denoiser().build(
+        shape, {model_->options().activations, use.tap_blocks, use.skip_blocks});
     if (use.sampler) add_sampler(*graph, *use.sampler);
     return graph;
   });
@@ -187,11 +190,25 @@ ModelMemory Pipeline::plan(const Shape& latents, const SamplerGraph& sampler,
   DenoiserShape shape = model_->denoiser().shape(one, texts);
   shape.rows = rows;
   // Of jobs: latents, and what the sampler remembers.
-  const int64_t of_jobs = sampler.jobs * (1 + static_cast<int64_t>(sampler.memories)) *
+  const bool skips = !sampler.skip_blocks.empty();
+  const int64_t of_jobs = sampler.jobs *
+                          (1 + static_cast<int64_t>(sampler.memories) + (skips ? 1 : 0)) *
                           latents.numel() * static_cast<int64_t>(sizeof(float));
-  const Entry& denoiser = denoiser_program(shape, {false, sampler}, slots);
-  const int64_t of_denoiser = denoiser.program->memory().resident;  // inputs that it was given
-  consider(denoiser, of_jobs);
+  const auto consider_denoiser = [&](const DenoiserShape& of, const Use& use, int64_t given) {
+    const Entry& denoiser = denoiser_program(of, use, slots);
+    consider(denoiser, of_jobs + given);
+    return given + denoiser.program->memory().resident;  // inputs that it was given
+  };
+  int64_t of_denoiser = 0;
+  if (skips) {  // other steps than those, and the prediction before them
+    SamplerGraph usual = sampler;
+    usual.skip_blocks.clear();
+    of_denoiser = consider_denoiser(shape, {.sampler = usual}, of_denoiser);
+    DenoiserShape first = shape;
+    first.rows = sampler.jobs;
+    of_denoiser = consider_denoiser(first, {.skip_blocks = sampler.skip_blocks}, of_denoiser);
+  }
+  of_denoiser = consider_denoiser(shape, {.sampler = sampler}, of_denoiser);
   consider(decoder_program({1, latents[1], latents[2], latents[3]}), of_jobs + of_denoiser);
   arena_->expect(memory.arena + memory.workspace);
   if (on_device) memory.borders += of_jobs;
@@ -321,13 +338,38 @@ void Pipeline::run_step(const SamplerGraph& sampler, const Rows& rows, std::span
                         std::span<const Tensor> latents, const UseProgram& give,
                         const UseProgram& take) {
   const DeviceGuard guard(model_->options().stream.device);
-  Program& program = prepare(latents[0].shape(), times, rows, {false, sampler});
+  const auto jobs = static_cast<size_t>(sampler.jobs);
+  std::vector<Tensor> skipped;
+  if (!sampler.skip_blocks.empty()) {
+    const Rows first{rows.conditions.first(jobs), rows.adapters.first(jobs)};
+    skipped = predict_without(sampler.skip_blocks, first, times.first(jobs), latents.first(jobs));
+  }
+  Program& program = prepare(latents[0].shape(), times, rows, {.sampler = sampler});
   for (size_t i = 0; i < latents.size(); ++i) {
     program.set_input_rows("latents", static_cast<int64_t>(i), latents[i]);
+  }
+  for (size_t i = 0; i < skipped.size(); ++i) {
+    program.set_input_rows("skipped", static_cast<int64_t>(i), skipped[i]);
   }
   give(program);
   program.run();
   take(program);
+}
+
+std::vector<Tensor> Pipeline::predict_without(const std::set<int64_t>& blocks, const Rows& rows,
+                                              std::span<const float> times,
+                                              std::span<const Tensor> latents) {
+  Program& program = prepare(latents[0].shape(), times, rows, {.skip_blocks = blocks});
+  for (size_t i = 0; i < latents.size(); ++i) {
+    program.set_input_rows("latents", static_cast<int64_t>(i), latents[i]);
+  }
+  program.run();
+  std::vector<Tensor> predictions;
+  for (size_t i = 0; i < latents.size(); ++i) {
+    predictions.push_back(place(Tensor::zeros(DType::kF32, latents[i].shape())));
+    program.copy_output_rows("sample", static_cast<int64_t>(i), predictions.back());
+  }
+  return predictions;
 }
 
 Tensor Pipeline::place(const Tensor& tensor) const {
@@ -367,7 +409,7 @@ BlockOutputs Pipeline::block_outputs(const Tensor& latents, const SamplerStep& a
   const Condition* row = &condition;
   const AdapterChoices* adapters = &adapters_;
   Program& program =
-      prepare(latents.shape(), {&time, 1}, {{&row, 1}, {&adapters, 1}}, {true, std::nullopt});
+      prepare(latents.shape(), {&time, 1}, {{&row, 1}, {&adapters, 1}}, {.tap_blocks = true});
   program.set_input("latents", latents);
   program.run();
   BlockOutputs blocks;

@@ -6,6 +6,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -88,7 +89,8 @@ class Pipeline {
   Tensor encode_pictures(const Tensor& pictures);
 
   // A prediction and the sampler's step behind it: `give` sets the inputs of the sampler, `take`
-  // copies what it gave. Latents are one tensor per row, where the model runs.
+  // copies what it gave. Latents are one tensor per row, where the model runs. A prediction without
+  // some blocks is made before that, where the sampler takes one.
   using UseProgram = std::function<void(Program&)>;
   void run_step(const SamplerGraph& sampler, const Rows& rows, std::span<const float> times,
                 std::span<const Tensor> latents, const UseProgram& give, const UseProgram& take);
@@ -131,12 +133,17 @@ class Pipeline {
   // What a denoiser's graph is made for besides its shape.
   struct Use {
     bool tap_blocks = false;
+    std::set<int64_t> skip_blocks = {};
     std::optional<SamplerGraph> sampler;
   };
   Entry& denoiser_program(const DenoiserShape& shape, const Use& use,
                           std::span<const std::shared_ptr<const Adapter>> adapters);
   Entry& decoder_program(const Shape& latents);
   Entry& picture_program(const Shape& pictures);
+  // Predictions of these rows without some blocks, where the model runs.
+  std::vector<Tensor> predict_without(const std::set<int64_t>& blocks, const Rows& rows,
+                                      std::span<const float> times,
+                                      std::span<const Tensor> latents);
   // The program for these rows, with everything given but latents.
   Program& prepare(const Shape& latents, std::span<const float> times, const Rows& rows,
                    const Use& use);

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -56,6 +57,8 @@ Tensor stacked(std::span<const Condition* const> rows, const std::string& name);
 struct BuildOptions {
   DType activations = DType::kF32;  // F32 or BF16
   bool tap_blocks = false;          // make every block's result an output
+  // Blocks, by number, that the prediction is made without.
+  std::set<int64_t> skip_blocks = {};
 };
 
 // What a denoiser's graph is built for.
@@ -80,6 +83,8 @@ class Denoiser {
   // Whether it was taught to predict as if guided, and is told by how much.
   virtual bool reads_guidance() const { return false; }
   virtual VectorWidths vectors() const { return {}; }  // that it takes besides
+  // Blocks that a prediction may be made without, numbered from 0; none where it is of no use.
+  virtual int64_t skippable_blocks() const { return 0; }
   // Patches that it has positions for, down and across.
   virtual std::array<int64_t, 2> most_patches() const { return {1 << 20, 1 << 20}; }
 

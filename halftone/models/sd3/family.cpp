@@ -27,6 +27,7 @@ class Sd3Denoiser final : public Denoiser {
   int64_t patch() const override { return TransformerConfig::kPatch; }
   int64_t text_features() const override { return config_.joint_dim; }
   VectorWidths vectors() const override { return {{"pooled", config_.pooled_dim}}; }
+  int64_t skippable_blocks() const override { return config_.layers; }
   std::array<int64_t, 2> most_patches() const override {
     return {config_.most_positions, config_.most_positions};
   }
@@ -37,7 +38,7 @@ class Sd3Denoiser final : public Denoiser {
 
   std::shared_ptr<Graph> build(const DenoiserShape& s, const BuildOptions& options) const override {
     return build_transformer(config_, {s.rows, s.latents[1], s.latents[2], s.text_tokens},
-                             {options.activations, options.tap_blocks});
+                             {options.activations, options.tap_blocks, options.skip_blocks});
   }
 
   NamedTensors inputs(const DenoiserShape&, std::span<const Condition* const> rows) const override {
