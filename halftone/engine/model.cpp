@@ -143,8 +143,15 @@ std::shared_ptr<const ModelPart> Model::load_part(const Checkpoint& file,
                                                   const WeightNames& names) const {
   CompileOptions how;
   how.optimize = options_.compile;
-  return std::make_shared<ModelPart>(finite(load_weights(file, graphs, names), file, options_),
-                                     graphs, std::move(how), options_);
+  Weights weights = finite(load_weights(file, graphs, names), file, options_);
+  // Of linears that the file holds in fewer bits, what these stand for is computed with.
+  if (auto stored = quantized_formats(weights); !stored.empty()) {
+    how.recipe.emplace();
+    how.recipe->format = formats::bf16;
+    how.recipe->activations = false;
+    how.recipe->stored = std::move(stored);
+  }
+  return std::make_shared<ModelPart>(std::move(weights), graphs, std::move(how), options_);
 }
 
 std::shared_ptr<Graph> Model::smallest_graph() const {

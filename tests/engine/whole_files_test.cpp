@@ -9,6 +9,7 @@
 
 #include "halftone/io/json.h"
 #include "halftone/io/safetensors_writer.h"
+#include "halftone/numerics/minifloat.h"
 #include "halftone/tensor/float_values.h"
 #include "tests/support/data.h"
 #include "tests/support/errors.h"
@@ -226,6 +227,31 @@ TEST_P(WholeFile, GivesTheSameBitsAsTheFolder) {
     make_base(/*configs=*/true);
     expect_same_as_folder();
   }
+}
+
+// Tools write T5 in 8 bits without scales: what these numbers say is computed with.
+TEST_P(WholeFile, EncodersMayBeInEightBits) {
+  make_folder(true);
+  make_base(/*configs=*/false);
+  const fs::path encoder = folder_ / GetParam().encoders.rbegin()->first;
+  Tensors rounded = tensors_of(encoder), all = whole();
+  for (auto& [name, tensor] : rounded) {
+    const std::vector<float> values = float_values(tensor);
+    Tensor codes = Tensor::empty(DType::kF8E4M3, tensor.shape());
+    for (size_t i = 0; i < values.size(); ++i) {
+      codes.mutable_as<uint8_t>()[i] = encode<E4M3>(values[i]);
+      tensor.mutable_as<bf16>()[i] = to_bf16(decode<E4M3>(codes.as<uint8_t>()[i]));
+    }
+    for (auto& [stored, eight_bits] : all) {
+      if (stored == "text_encoders.t5xxl.transformer." + name) eight_bits = codes;
+    }
+  }
+  const auto before = floats(run(folder_).latents);
+  write_safetensors(weights_file(encoder), rounded);
+  write(all);
+  const auto expected = floats(run(folder_).latents);
+  EXPECT_NE(expected, before);
+  EXPECT_LE(test::relative_error(floats(run(base_, file_).latents), expected), 1e-6);
 }
 
 TEST_P(WholeFile, TellsItsConfigsWhereThereAreNone) {
