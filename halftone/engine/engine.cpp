@@ -1,5 +1,6 @@
 #include "halftone/engine/engine.h"
 
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 
 #include <chrono>
@@ -141,9 +142,10 @@ LoadedModel Engine::load(const ModelSpec& spec) {
     stored = choose_stored(Checkpoint::open(parts.denoiser_path()), backend.info, spec.threshold);
     how.quantize_activations = stored.as_stored;
   }
-  const std::string what =
-      fmt::format("{}\n{}\n{}\n{}\n{}\n{}", spec.precision, how.quantize_activations,
-                  loaded.compile.used, loaded.device.used, loaded.threads, state_of(parts.files));
+  how.cut_inputs = spec.cut_inputs;
+  const std::string what = fmt::format(
+      "{}\n{}\n{}\n{}\n{}\n{}\n{}", spec.precision, how.quantize_activations, loaded.compile.used,
+      loaded.device.used, loaded.threads, fmt::join(spec.cut_inputs, " "), state_of(parts.files));
   {
     const std::scoped_lock lock(mutex_);
     loaded.model = models_[what].lock();

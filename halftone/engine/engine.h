@@ -29,6 +29,9 @@ struct ModelSpec {
   std::string path;  // a folder in diffusers layout, or a denoiser as a single file
   std::string base;  // with a single file: the folder of what it does not hold
   std::string precision = "auto", compile = "auto", device = "auto";
+  // Weights, by patterns, that are cut where their input is several values side by side, so that
+  // each of these has scales of its own. Those of quantized files are cut as they are stored.
+  std::vector<std::string> cut_inputs = {};
   std::vector<LoraChoice> loras;
   int threads = 0;                  // 0: all
   bool strict = false;              // a fallback is an Error
