@@ -71,7 +71,7 @@ typedef struct halftone_model_options {
   size_t size;            // set by init
   const char* path;       // a folder in diffusers layout, or a denoiser as a single file;
                           // NULL: the model that is installed with Halftone
-  const char* base;       // with a single file: the folder of everything else
+  const char* base;       // with a single file: the folder of what it does not hold
   const char* precision;  // "auto", "stored", "fp32", "bf16", "fp8", "fp8-tensor", "mxfp8", "nvfp4"
   const char* device;     // "auto", "cpu", "cuda", "cuda:1"
   const char* compile;    // "auto", "on", "off"

@@ -71,6 +71,7 @@ GenerateRequest request_of(const GenerateOptions& options, const LoadedModel& lo
   request.steps = options.steps;
   request.guidance = options.guidance;
   request.true_cfg = options.true_cfg;
+  request.skip = {parse_layers(options.skip_layers, "--skip-layers"), options.skip_layer_scale};
   request.seed = options.seed;
   if (!options.scheduler.empty()) {
     request.scheduler = with_scheduler(loaded.sampling.scheduler, options.scheduler);
@@ -286,6 +287,16 @@ void add_generate(CLI::App& app, const Context& context) {
       ->type_name("G")
       ->check(finite_number(0, 100));
   add_cache_options(*command, *o);
+  command
+      ->add_option(
+          "--skip-layers", o->skip_layers,
+          "Blocks of the transformer, such as 7,8,9: the steps between 1 % and 20 % of the "
+          "way are guided away from a prediction without them, too (Stable Diffusion 3)")
+      ->type_name("N,N");
+  command->add_option("--skip-layer-scale", o->skip_layer_scale, "How strongly")
+      ->capture_default_str()
+      ->type_name("G")
+      ->check(finite_number(0, 100));
   add_scheduler_option(*command, o->scheduler);
   command->add_option("--seed", o->seed, "Seed of the first picture")
       ->capture_default_str()

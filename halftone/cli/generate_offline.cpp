@@ -28,6 +28,7 @@ OfflineOptions offline_options(const GenerateOptions& options, const Context& co
   o.defaults.guidance = options.guidance;
   o.defaults.true_cfg = options.true_cfg;
   o.defaults.cache = cache_threshold(options.cache);
+  o.defaults.skip = {parse_layers(options.skip_layers, "--skip-layers"), options.skip_layer_scale};
   o.defaults.seed = options.seed;
   o.defaults.count = options.count;
   o.batch = options.batch;

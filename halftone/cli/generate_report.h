@@ -23,6 +23,8 @@ struct GenerateOptions {
   float true_cfg = 0;
   std::string cache = "off";  // a step cache: off, auto or its threshold
   double cache_ssim = 0.95;   // that auto keeps to
+  std::string skip_layers;
+  float skip_layer_scale = SkipLayers{}.scale;
   uint64_t seed = 0;
   bool json = false;
 };

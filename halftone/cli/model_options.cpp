@@ -95,8 +95,10 @@ void add_base_options(CLI::App& command, ModelOptions& options) {
                   "the model that comes with the program)")
       ->type_name("DIR|FILE");
   command
-      .add_option("--base", options.base,
-                  "With a single file: the folder of tokenizer, text encoder, VAE and scheduler")
+      .add_option(
+          "--base", options.base,
+          "With a single file: the folder of tokenizer, text encoder, VAE and scheduler; of a "
+          "whole FLUX.1 or Stable Diffusion 3 file tokenizers are enough")
       ->type_name("DIR");
   command
       .add_option(

@@ -121,6 +121,7 @@ void check_needs_no_model(const CLI::App& command, const QuantizeModelFlags& mod
                why);
   if (model.certify > 0) refuse_given(command, {"--certify"}, why);
   if (model.rounding == "compensated") refuse_given(command, {"--rounding"}, why);
+  if (model.split_inputs != "off") refuse_given(command, {"--split-inputs"}, why);
   if (model.activations == "static") refuse_given(command, {"--activations"}, why);
   if (model.model.device.starts_with("cuda")) {
     refuse_given(command, {"--device"}, "needs --model: a file alone is quantized on the CPU");

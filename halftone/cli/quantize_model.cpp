@@ -62,6 +62,9 @@ QuantizeModelOptions options_of(const QuantizeModelFlags& flags, const Context& 
   options.activations = flags.activations == "static"    ? InputScales::kStatic
                         : flags.activations == "dynamic" ? InputScales::kDynamic
                                                          : InputScales::kAuto;
+  options.split_inputs = flags.split_inputs == "on"     ? SplitInputs::kOn
+                         : flags.split_inputs == "auto" ? SplitInputs::kAuto
+                                                        : SplitInputs::kOff;
   options.dialect = *find_dialect(flags.dialect);
   options.include = flags.include;
   options.exclude = flags.exclude;
@@ -175,6 +178,15 @@ void add_quantize_model(CLI::App& command, QuantizeModelFlags& o) {
       ->capture_default_str()
       ->type_name("A")
       ->check(CLI::IsMember({"auto", "dynamic", "static"}))
+      ->group(group);
+  command
+      .add_option("--split-inputs", o.split_inputs,
+                  "Make one product of each value where several are put side by side, such as "
+                  "attention and MLP in FLUX's single blocks, so that each has scales of its own: "
+                  "off, on, or auto: where --budget measures that it is nearer to the original")
+      ->capture_default_str()
+      ->type_name("S")
+      ->check(CLI::IsMember({"off", "on", "auto"}))
       ->group(group);
   command.add_option("--recipe", o.recipe, "Formats as this file has them, and not by --format")
       ->type_name("FILE.toml")

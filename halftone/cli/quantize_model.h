@@ -11,7 +11,8 @@ struct QuantizeModelFlags {
   ModelOptions model;  // its precision and compile are not looked at
   SamplingOptions sampling;
   std::string output, format, recipe, budget, minimize = "both", rounding = "auto",
-                                              activations = "auto", dialect = "halftone";
+                                              activations = "auto", dialect = "halftone",
+                                              split_inputs = "off";
   std::vector<std::string> include, exclude;
   bool calibrate = false;
   std::string prompts;  // a file; empty: prompts of our own

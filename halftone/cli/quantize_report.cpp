@@ -79,6 +79,7 @@ ordered_json to_json(const ModelQuantizeResult& r) {
     out["kept"].push_back({{"name", kept.weight}, {"reason", kept.reason}});
   }
   out["not_finite"] = r.not_finite;
+  out["split_inputs"] = r.cuts;
   if (r.found) {
     out["search"]["measured_cosine"] = r.found->measured;
     out["search"]["predicted_cosine"] = r.found->chosen.cosine;
@@ -122,6 +123,9 @@ void print_text(const ModelQuantizeResult& r) {
              human_bytes(r.files.file_bytes_before), human_bytes(r.files.file_bytes_after),
              static_cast<double>(r.files.file_bytes_after) /
                  static_cast<double>(r.files.file_bytes_before));
+  if (!r.cuts.empty()) {
+    fmt::print("  split inputs: {} linears are made of several products\n", r.cuts.size());
+  }
   for (const std::string& weight : r.not_finite) {
     fmt::print("  kept: {}: its input is not finite\n", printable(weight));
   }

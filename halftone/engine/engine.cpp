@@ -1,5 +1,6 @@
 #include "halftone/engine/engine.h"
 
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 
 #include <charconv>
@@ -175,10 +176,12 @@ LoadedModel Engine::load(const ModelSpec& spec) {
     stored = choose_stored(Checkpoint::open(parts.denoiser_path()), backend.info, spec.threshold);
     how.quantize_activations = stored.as_stored;
   }
+  how.cut_inputs = spec.cut_inputs;
   const std::string what =
-      fmt::format("{}\n{}\n{}\n{}\n{}\n{} {}\n{}", spec.precision, how.quantize_activations,
-                  loaded.compile.used, loaded.device.used, loaded.threads, how.stream_blocks,
-                  how.stream_encoders, state_of(parts.files));
+      fmt::format("{}\n{}\n{}\n{}\n{}\n{} {}\n{}\n{}", spec.precision,
+                  how.quantize_activations, loaded.compile.used, loaded.device.used, loaded.threads,
+                  how.stream_blocks, how.stream_encoders, fmt::join(spec.cut_inputs, " "),
+                  state_of(parts.files));
   {
     const std::scoped_lock lock(mutex_);
     loaded.model = models_[what].lock();

@@ -27,12 +27,15 @@ struct LoraChoice {
 // Which model, and how it is to run. Errors name these fields.
 struct ModelSpec {
   std::string path;  // a folder in diffusers layout, or a denoiser as a single file
-  std::string base;  // with a single file: the folder of everything else
+  std::string base;  // with a single file: the folder of what it does not hold
   std::string precision = "auto", compile = "auto", device = "auto";
   // Blocks of the denoiser that are streamed to a GPU from the CPU's memory: a number, "all",
   // "off", or "auto", which is off.
   std::string stream_blocks = "auto";
   bool stream_encoders = false;  // all blocks of text encoders are
+  // Weights, by patterns, that are cut where their input is several values side by side, so that
+  // each of these has scales of its own. Those of quantized files are cut as they are stored.
+  std::vector<std::string> cut_inputs = {};
   std::vector<LoraChoice> loras;
   int threads = 0;                  // 0: all
   bool strict = false;              // a fallback is an Error

@@ -62,6 +62,7 @@ JobRequest job_of(const GenerateRequest& request, int64_t index) {
 ModelMemory plan_generate(Pipeline& pipeline, const GenerateRequest& request) {
   const Model& model = pipeline.model();
   check_prompts(request, model.parts());
+  check_skip_layers(request, model.parts());
   SamplerGraph sampler;
   sampler.jobs = std::min(request.batch, request.count);
   std::vector<std::string> prompts = {request.prompt};
@@ -73,6 +74,7 @@ ModelMemory plan_generate(Pipeline& pipeline, const GenerateRequest& request) {
   const Schedule schedule =
       make_schedule(request.scheduler.value_or(model.sampling().scheduler), request.steps,
                     model.denoiser().image_tokens({latents[1], latents[2], latents[3]}));
+  sampler.skip_blocks = request.skip.layers;
   sampler.memories = schedule.memories;
   sampler.noise = schedule.uses_noise();
   return pipeline.plan(latents, sampler, prompts, request.adapters, request.cache > 0);

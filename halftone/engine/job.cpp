@@ -60,6 +60,7 @@ Job Stepper::start(const JobRequest& request) {
     choice.adapter->lora().check_strength(choice.strength);
   }
   check_prompts(request, model.parts());
+  check_skip_layers(request, model.parts());
   job.guided_ = takes_two(request, sampling);
   job.strength_ = strength_of_two(request, sampling);
   job.positive_ = pipeline_.encode(request.prompt, request.guidance);
@@ -99,7 +100,8 @@ void Stepper::step(std::span<Job* const> jobs) {
 
 bool Stepper::can_share(const Job& a, const Job& b) {
   return a.latent_shape() == b.latent_shape() && a.guided_ == b.guided_ &&
-         a.text_tokens_ == b.text_tokens_ && a.memories_.size() == b.memories_.size() &&
+         a.text_tokens_ == b.text_tokens_ && a.skipped() == b.skipped() &&
+         a.memories_.size() == b.memories_.size() &&
          a.schedule_.uses_noise() == b.schedule_.uses_noise() &&
          (a.request_.cache > 0) == (b.request_.cache > 0);
 }
@@ -111,6 +113,7 @@ void Stepper::step_alike(std::span<Job* const> jobs) {
   SamplerGraph sampler;
   sampler.jobs = count;
   if (first.guided_) sampler.rule = model.sampling().guidance_rule;
+  sampler.skip_blocks = first.skipped();
   sampler.memories = first.memories_.size();
   sampler.noise = first.schedule_.uses_noise();
 
@@ -139,10 +142,12 @@ void Stepper::step_alike(std::span<Job* const> jobs) {
   Tensor factors = Tensor::zeros(
       DType::kF32, {static_cast<int64_t>(1 + memories), count, static_cast<int64_t>(width)});
   Tensor guidance = Tensor::empty(DType::kF32, {count});
+  Tensor skip_scale = Tensor::empty(DType::kF32, {count});
   Tensor keys = Tensor::empty(DType::kI32, {count, 4});
   for (size_t j = 0; j < jobs.size(); ++j) {
     const SamplerStep& step = jobs[j]->schedule_.steps[jobs[j]->step_];
     guidance.mutable_as<float>()[j] = jobs[j]->strength_;
+    skip_scale.mutable_as<float>()[j] = jobs[j]->request_.skip.scale;
     put_key(noise_key(jobs[j]->request_.seed, static_cast<uint64_t>(jobs[j]->step_) + 1),
             keys.mutable_as<int32_t>().subspan(4 * j, 4));
     for (size_t r = 0; r <= memories; ++r) {
@@ -157,6 +162,7 @@ void Stepper::step_alike(std::span<Job* const> jobs) {
       [&](Program& program) {
         program.set_input("factors", factors);
         if (first.guided_) program.set_input("guidance", guidance);
+        if (!sampler.skip_blocks.empty()) program.set_input("skip_scale", skip_scale);
         if (sampler.noise) program.set_input("noise_keys", keys);
         for (size_t j = 0; j < jobs.size(); ++j) {
           const Job& job = *jobs[j];

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "halftone/engine/pipeline.h"
+#include "halftone/engine/skip_layers.h"
 
 namespace halftone {
 
@@ -15,6 +16,7 @@ struct JobRequest {
   int steps = 8;
   float guidance = 0;  // what it means, and where it is off, is the family's guidance rule
   float true_cfg = 0;  // the same of families whose networks read `guidance` themselves
+  SkipLayers skip;     // beside two predictions, a third
   uint64_t seed = 0;
   std::optional<SchedulerConfig> scheduler;  // none: the model's own
   AdapterChoices adapters;
@@ -31,6 +33,10 @@ class Job {
   // Steps so far at which the blocks did not run, counted from 1: with the prompt and, where it is
   // guided, with the negative one.
   const std::vector<int>& reused(size_t row = 0) const { return reused_[row]; }
+  // Blocks that the next step predicts without, besides.
+  std::set<int64_t> skipped() const {
+    return request_.skip.at(step_, steps()) ? request_.skip.layers : std::set<int64_t>{};
+  }
   const Shape& latent_shape() const { return latents_.shape(); }
   const JobRequest& request() const { return request_; }
 

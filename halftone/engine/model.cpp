@@ -4,6 +4,7 @@
 #include <set>
 
 #include "halftone/base/error.h"
+#include "halftone/base/text.h"
 #include "halftone/io/model_hash.h"
 
 namespace halftone {
@@ -17,6 +18,43 @@ Weights finite(Weights weights, const Checkpoint& file, const LoadOptions& optio
 
 std::shared_ptr<const Checkpoint> open(const std::filesystem::path& path) {
   return std::make_shared<const Checkpoint>(Checkpoint::open(path));
+}
+
+std::vector<const Checkpoint*> each_once(std::span<const std::shared_ptr<const Checkpoint>> files) {
+  std::vector<const Checkpoint*> found;
+  for (const auto& file : files) {
+    if (std::ranges::find(found, file.get()) == found.end()) found.push_back(file.get());
+  }
+  return found;
+}
+
+// Weights that the file holds in parts.
+InputCuts stored_cuts(const Graph& whole, const Checkpoint& file, const WeightNames& names) {
+  const auto is_there = [&](const std::string& weight) {
+    return file.find(names.stored_as ? names.stored_as(weight).name : weight) != nullptr;
+  };
+  InputCuts cuts = input_parts(whole);
+  std::erase_if(cuts, [&](const auto& cut) {
+    return is_there(cut.first) || !is_there(cut_name(cut.first, 0));
+  });
+  return cuts;
+}
+
+// What the recipe selects.
+std::vector<LinearInfo> linears_in(const Graph& graph, const QuantizeRecipe& recipe) {
+  std::map<std::string, int> group_of;  // by weight
+  std::map<int, int> groups;            // by input
+  for (const Node& node : graph.nodes()) {
+    if (node.op != Op::kLinear) continue;
+    const int next = static_cast<int>(groups.size());
+    group_of[graph.values()[node.inputs[1]].name] =
+        groups.emplace(node.inputs[0], next).first->second;
+  }
+  std::vector<LinearInfo> found;
+  for (const auto& linear : quantize_linears(graph, recipe).report.converted) {
+    found.push_back({linear.weight, linear.shape, group_of.at(linear.weight)});
+  }
+  return found;
 }
 
 }  // namespace
@@ -129,11 +167,15 @@ std::shared_ptr<const Model> Model::load(const ModelParts& parts, const LoadOpti
   const std::shared_ptr<Model> model(new Model());
   model->parts_ = parts;
   model->options_ = options;
-  for (const std::string& folder : parts.conditioner->folders()) {
-    model->files_.push_back(open(parts.files.of(folder)));
-  }
-  model->files_.push_back(open(parts.denoiser_path()));
-  model->files_.push_back(open(parts.files.of(parts.codec->folder())));
+  std::map<std::filesystem::path, std::shared_ptr<const Checkpoint>> opened;  // one may hold all
+  const auto add = [&](const std::filesystem::path& path) {
+    auto& file = opened[path];
+    if (file == nullptr) file = open(path);
+    model->files_.push_back(file);
+  };
+  for (const std::string& folder : parts.conditioner->folders()) add(parts.files.weights(folder));
+  add(parts.denoiser_path());
+  add(parts.files.weights(parts.codec->folder()));
 
   for (size_t i = 0; i < parts.conditioner->folders().size(); ++i) {
     const std::shared_ptr<Graph> graph = parts.conditioner->build(i, 1, {});
@@ -157,22 +199,68 @@ std::shared_ptr<const ModelPart> Model::load_part(const Checkpoint& file,
                                                   int stream_blocks) const {
   CompileOptions how;
   how.optimize = options_.compile;
-  return std::make_shared<ModelPart>(finite(load_weights(file, graphs, names), file, options_),
-                                     graphs, std::move(how), options_, stream_blocks);
+  Weights weights = finite(load_weights(file, graphs, names), file, options_);
+  // Of linears that the file holds in fewer bits, what these stand for is computed with.
+  if (auto stored = quantized_formats(weights); !stored.empty()) {
+    how.recipe.emplace();
+    how.recipe->format = formats::bf16;
+    how.recipe->activations = false;
+    how.recipe->stored = std::move(stored);
+  }
+  return std::make_shared<ModelPart>(std::move(weights), graphs, std::move(how), options_,
+                                     stream_blocks);
+}
+
+std::shared_ptr<Graph> Model::whole_graph() const {
+  return parts_.denoiser->build(parts_.denoiser->smallest_shape(), {});
 }
 
 std::shared_ptr<Graph> Model::smallest_graph() const {
-  return parts_.denoiser->build(parts_.denoiser->smallest_shape(), {});
+  const std::shared_ptr<Graph> whole = whole_graph();
+  return cuts_.empty() ? whole : cut_inputs(*whole, cuts_);
+}
+
+InputCuts Model::cuttable() const {
+  InputCuts cuts;
+  const InputCuts all = input_parts(*whole_graph());
+  for (const LinearInfo& linear : whole_linears()) {
+    if (const auto found = all.find(linear.weight); found != all.end()) cuts.insert(*found);
+  }
+  return cuts;
+}
+
+// Those that are asked for. What is quantized as a whole stays whole.
+void Model::cut_weights(Weights& weights) {
+  for (const auto& [name, widths] : cuttable()) {
+    const auto matches = [&](const std::string& pattern) { return glob_match(pattern, name); };
+    const auto found = weights.find(name);
+    if (found == weights.end() || std::ranges::none_of(options_.cut_inputs, matches)) continue;
+    const auto* tensor = std::get_if<Tensor>(&found->second);
+    if (tensor == nullptr) continue;
+    int64_t begin = 0;
+    Weights parts;
+    for (size_t i = 0; i < widths.size(); begin += widths[i++]) {
+      parts.emplace(cut_name(name, i), columns_of(*tensor, begin, begin + widths[i]));
+    }
+    weights.erase(found);
+    weights.merge(parts);
+    cuts_.emplace(name, widths);
+  }
 }
 
 void Model::load_denoiser() {
   const Checkpoint& file = *files_[files_.size() - 2];
-  const std::shared_ptr<Graph> graph = smallest_graph();
+  const std::shared_ptr<Graph> whole = whole_graph();
+  const WeightNames names = parts_.denoiser->names(file);
+  cuts_ = stored_cuts(*whole, file, names);
+  const std::shared_ptr<Graph> stored_graph = smallest_graph();
   std::map<std::string, float> input_scales;
   std::set<std::string> full_precision;
-  Weights weights = finite(
-      load_weights(file, {&graph, 1}, parts_.denoiser->names(file), &input_scales, &full_precision),
-      file, options_);
+  Weights weights =
+      finite(load_weights(file, {&stored_graph, 1}, names, &input_scales, &full_precision), file,
+             options_);
+  if (!options_.cut_inputs.empty()) cut_weights(weights);
+  const std::shared_ptr<Graph> graph = smallest_graph();
   originals_ = weights;
 
   auto stored = quantized_formats(weights);
@@ -196,8 +284,9 @@ void Model::load_denoiser() {
   }
   CompileOptions how;
   how.optimize = options_.compile;
+  how.cuts = cuts_;
   how.recipe = std::move(recipe);
-  denoiser_weights_ = std::make_shared<ModelPart>(std::move(weights), std::span(&graph, 1),
+  denoiser_weights_ = std::make_shared<ModelPart>(std::move(weights), std::span(&whole, 1),
                                                   std::move(how), options_, options_.stream_blocks);
   report_.streamed = denoiser_weights_->streamed();
 }
@@ -212,16 +301,10 @@ void Model::report_formats(const QuantizeReport& quantized) {
   }
 }
 
-std::string Model::hash() const {
-  std::vector<const Checkpoint*> files;
-  for (const auto& file : files_) files.push_back(file.get());
-  return model_hash(files);
-}
+std::string Model::hash() const { return model_hash(each_once(files_)); }
 
 std::string Model::encoders_hash() const {
-  std::vector<const Checkpoint*> files;
-  for (size_t i = 0; i < encoders_.size(); ++i) files.push_back(files_[i].get());
-  return model_hash(files);
+  return model_hash(each_once(std::span(files_).first(encoders_.size())));
 }
 
 std::string Model::codec_hash() const {
@@ -230,26 +313,16 @@ std::string Model::codec_hash() const {
 }
 
 std::shared_ptr<const Adapter> Model::load_adapter(const std::string& file) const {
-  const auto targets = parts_.denoiser->lora_targets(*smallest_graph());
+  const auto targets = parts_.denoiser->lora_targets(*whole_graph());
   return std::make_shared<Adapter>(LoraAdapter::load(file, targets), options_.stream.device);
 }
 
 std::vector<LinearInfo> Model::linears() const {
-  const std::shared_ptr<Graph> graph = smallest_graph();
-  std::map<std::string, int> group_of;  // by weight
-  std::map<int, int> groups;            // by input
-  for (const Node& node : graph->nodes()) {
-    if (node.op != Op::kLinear) continue;
-    const int next = static_cast<int>(groups.size());
-    group_of[graph->values()[node.inputs[1]].name] =
-        groups.emplace(node.inputs[0], next).first->second;
-  }
-  std::vector<LinearInfo> found;
-  for (const auto& linear :
-       quantize_linears(*graph, parts_.denoiser->recipe(formats::fp8)).report.converted) {
-    found.push_back({linear.weight, linear.shape, group_of.at(linear.weight)});
-  }
-  return found;
+  return linears_in(*smallest_graph(), parts_.denoiser->recipe(formats::fp8));
+}
+
+std::vector<LinearInfo> Model::whole_linears() const {
+  return linears_in(*whole_graph(), parts_.denoiser->recipe(formats::fp8));
 }
 
 std::shared_ptr<const Model> Model::with_weights(const Weights& weights) const {

@@ -27,6 +27,8 @@ struct LoadOptions {
   // Where the weights are quantized already: quantize activations too, as the format asks, or
   // compute with what the weights stand for.
   bool quantize_activations = true;
+  // Patterns of weights that are cut where their input is several values side by side.
+  std::vector<std::string> cut_inputs = {};
   bool compile = true;  // fuse and merge; on devices also record
   // Blocks of the denoiser that stay in the CPU's memory and are streamed to the device in every
   // run: so many (block_plan.h), or kAllBlocks. And whether all blocks of text encoders are.
@@ -132,6 +134,10 @@ class Model {
   const ModelPart& codec_part() const { return *codec_weights_; }
   // Of the denoiser, as they lie in the file.
   const Weights& originals() const { return originals_; }
+  // Weights that are cut, here or in the file: their parts are linears by themselves.
+  const InputCuts& cuts() const { return cuts_; }
+  // All that could be, of what the family's recipe selects.
+  InputCuts cuttable() const;
 
   Shape latent_shape(int64_t width, int64_t height) const {
     return parts_.latent_shape(width, height);
@@ -141,6 +147,8 @@ class Model {
 
   // What the family's recipe selects.
   std::vector<LinearInfo> linears() const;
+  // The same as the family has them, where some are cut: what adapters are beside.
+  std::vector<LinearInfo> whole_linears() const;
   // This model with linears of the denoiser in other formats. Weights that stay as they are are
   // shared, and nothing is read anew. Not for files that are quantized.
   std::shared_ptr<const Model> with_recipe(const std::optional<QuantizeRecipe>& recipe,
@@ -156,11 +164,13 @@ class Model {
 
  private:
   Model() = default;
-  std::shared_ptr<Graph> smallest_graph() const;
+  std::shared_ptr<Graph> whole_graph() const;
+  std::shared_ptr<Graph> smallest_graph() const;  // with the cuts
   std::shared_ptr<const ModelPart> load_part(const Checkpoint& file,
                                              std::span<const std::shared_ptr<Graph>> graphs,
                                              const WeightNames& names, int stream_blocks = 0) const;
   void load_denoiser();
+  void cut_weights(Weights& weights);
   void report_formats(const QuantizeReport& quantized);
 
   ModelParts parts_;
@@ -169,6 +179,7 @@ class Model {
   std::vector<std::shared_ptr<const Checkpoint>> files_;  // encoders, denoiser, codec
   std::vector<std::shared_ptr<const ModelPart>> encoders_;
   std::shared_ptr<const ModelPart> denoiser_weights_, codec_weights_;
+  InputCuts cuts_;
   Weights originals_;  // of the denoiser, as they lie in the file
 };
 

@@ -230,6 +230,9 @@ class OfflineRun {
     };
     add_text(request.prompt);
     if (guided) add_text(request.negative);
+    if (!request.skip.layers.empty()) {
+      work.kind += fmt::format(" {} {}", layers_text(request.skip.layers), request.steps);
+    }
     for (const LoraChoice& lora : list_.lines[list_.pictures[index].line].loras)
       work.kind += " " + lora.file;
     // Attention grows faster than the picture; decoding takes about two forwards.

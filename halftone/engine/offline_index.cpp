@@ -40,6 +40,10 @@ ordered_json entry_of(const OfflineLine& line, const OfflinePicture& picture,
   entry["guidance"] = short_number(request.guidance);
   if (request.true_cfg > 0) entry["true_cfg"] = short_number(request.true_cfg);
   if (request.cache > 0) entry["cache"] = short_number(request.cache);
+  if (!request.skip.layers.empty()) {
+    entry["skip_layers"] = layers_text(request.skip.layers);
+    entry["skip_layer_scale"] = short_number(request.skip.scale);
+  }
   entry["scheduler"] = line.scheduler.empty() ? ordered_json() : ordered_json(line.scheduler);
   entry["model"] = loaded.path;
   entry["model_hash"] = model_hash;

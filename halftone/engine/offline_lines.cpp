@@ -100,6 +100,11 @@ class LineReader {
     request.guidance = static_cast<float>(fields.number("guidance", guidance(), 0, 100));
     request.true_cfg = static_cast<float>(fields.number("true_cfg", defaults_.true_cfg, 0, 100));
     request.cache = static_cast<float>(fields.number("cache", defaults_.cache, 0, 1));
+    request.skip.layers = fields.has("skip_layers")
+                              ? parse_layers(fields.text("skip_layers"), "skip_layers")
+                              : defaults_.skip.layers;
+    request.skip.scale =
+        static_cast<float>(fields.number("skip_layer_scale", defaults_.skip.scale, 0, 100));
     request.count = static_cast<int>(fields.integer("count", defaults_.count, 1, 10000));
     request.seed = defaults_.seed;
     if (fields.has("seed")) {
@@ -143,6 +148,7 @@ class LineReader {
     check(request, usual_);
     const Shape latents = model_.latent_shape(request.width, request.height);
     check_prompts(request, model_);
+    check_skip_layers(request, model_);
     request.scheduler = usual_.scheduler;
     if (!line.scheduler.empty()) {
       try {

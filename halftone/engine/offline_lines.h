@@ -18,6 +18,7 @@ struct OfflineDefaults {
   int steps = 0;
   float guidance = -1;
   float true_cfg = 0, cache = 0;
+  SkipLayers skip;
   uint64_t seed = 0;
   int count = 1;
   std::vector<LoraChoice> loras;

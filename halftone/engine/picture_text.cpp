@@ -50,6 +50,10 @@ PngText picture_text(const LoadedModel& loaded, const GenerateRequest& request,
                   {"model_hash", model_hash}};
   if (request.true_cfg > 0) text.emplace_back("true_cfg", fmt::format("{}", request.true_cfg));
   if (request.cache > 0) text.emplace_back("cache", fmt::format("{}", request.cache));
+  if (!request.skip.layers.empty()) {
+    text.emplace_back("skip_layers", layers_text(request.skip.layers));
+    text.emplace_back("skip_layer_scale", fmt::format("{}", request.skip.scale));
+  }
   for (const AdapterChoice& choice : request.adapters) {
     const std::filesystem::path file = choice.adapter->lora().report().file;
     text.emplace_back("lora", fmt::format("{}:{}", file.filename().string(), choice.strength));

@@ -1,7 +1,8 @@
 #include "halftone/engine/pipeline.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
-#include <set>
 
 #include "halftone/base/error.h"
 #include "halftone/runtime/devices.h"
@@ -78,14 +79,16 @@ Pipeline::Entry& Pipeline::encoder_program(size_t index, int64_t tokens) {
 Pipeline::Entry& Pipeline::denoiser_program(const DenoiserShape& shape, const Use& use,
                                             const Slots& adapters) {
   std::string key = shape.str() + (use.tap_blocks ? " tapped" : "");
+  if (!use.skip_blocks.empty()) key += fmt::format(" without {}", fmt::join(use.skip_blocks, ","));
   for (const auto& adapter : adapters) key += fmt::format(" {}", fmt::ptr(adapter.get()));
   if (use.sampler) {
-    key += fmt::format(" sampler {} {} {}", static_cast<int>(use.sampler->rule),
-                       use.sampler->memories, use.sampler->noise);
+    key +=
+        fmt::format(" sampler {} {} {} {}", static_cast<int>(use.sampler->rule),
+                    use.sampler->memories, use.sampler->noise, !use.sampler->skip_blocks.empty());
   }
   const auto build = [&] {
     const auto graph = model_->denoiser().build(
-        shape, {model_->options().activations, use.tap_blocks, use.part.has_value()});
+        shape, {model_->options().activations, use.tap_blocks, use.part.has_value(), use.skip_blocks});
     if (use.part) add_cache(*graph);
     if (use.sampler) add_sampler(*graph, *use.sampler);
     return graph;
@@ -96,13 +99,14 @@ Pipeline::Entry& Pipeline::denoiser_program(const DenoiserShape& shape, const Us
                cut_for_cache(*use.part));
 }
 
-std::vector<const Pipeline::Entry*> Pipeline::cached_programs(const DenoiserShape& shape,
-                                                              const SamplerGraph& sampler,
-                                                              const Slots& adapters) {
+std::vector<const Pipeline::Entry*> Pipeline::step_programs(const DenoiserShape& shape,
+                                                            const SamplerGraph& sampler,
+                                                            const Slots& adapters, bool caches) {
+  if (!caches) return {&denoiser_program(shape, {.sampler = sampler}, adapters)};
   const auto part = [&](CachedPart which, int64_t rows) {
     DenoiserShape own = shape;
     own.rows = rows;
-    return &denoiser_program(own, Use{false, sampler, {}}.of(which), adapters);
+    return &denoiser_program(own, Use{.sampler = sampler}.of(which), adapters);
   };
   std::vector<const Entry*> programs = {part(CachedPart::kFirst, shape.rows),
                                         part(CachedPart::kRest, shape.rows)};
@@ -177,16 +181,24 @@ ModelMemory Pipeline::plan(const Shape& latents, const SamplerGraph& sampler,
   DenoiserShape shape = model_->denoiser().shape(one, texts);
   shape.rows = rows;
   // Of jobs: latents, and what the sampler remembers.
-  int64_t of_jobs = sampler.jobs * (1 + static_cast<int64_t>(sampler.memories)) * latents.numel() *
-                    static_cast<int64_t>(sizeof(float));
-  // Programs that a step takes, and the inputs that they were given, which stay.
-  std::vector<const Entry*> steps;
+  const bool skips = !sampler.skip_blocks.empty();
+  int64_t of_jobs = sampler.jobs * (1 + static_cast<int64_t>(sampler.memories) + (skips ? 1 : 0)) *
+                    latents.numel() * static_cast<int64_t>(sizeof(float));
+  // Programs that steps take, and the inputs that they were given, which stay.
+  std::vector<const Entry*> steps = step_programs(shape, sampler, slots, caches);
   if (caches) {
-    steps = cached_programs(shape, sampler, slots);
     const ValueType& tokens = steps[0]->program->graph().inputs().at(kCacheBefore).type();
     of_jobs += 2 * tokens.shape.checked_bytes(tokens.dtype).value();
-  } else {
-    steps = {&denoiser_program(shape, {false, sampler, {}}, slots)};
+  }
+  if (skips) {  // other steps than those, and the prediction before them
+    SamplerGraph usual = sampler;
+    usual.skip_blocks.clear();
+    for (const Entry* step : step_programs(shape, usual, slots, caches)) {
+      if (std::find(steps.begin(), steps.end(), step) == steps.end()) steps.push_back(step);
+    }
+    DenoiserShape first = shape;
+    first.rows = sampler.jobs;
+    steps.push_back(&denoiser_program(first, {.skip_blocks = sampler.skip_blocks}, slots));
   }
   int64_t given = 0;
   for (const Entry* step : steps) given += step->program->memory().resident;

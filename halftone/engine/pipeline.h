@@ -7,6 +7,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -102,7 +103,8 @@ class Pipeline {
   Tensor encode_pictures(const Tensor& pictures);
 
   // A prediction and the sampler's step behind it: `give` sets the inputs of the sampler, `take`
-  // copies what it gave. Latents are one tensor per row, where the model runs.
+  // copies what it gave. Latents are one tensor per row, where the model runs. A prediction without
+  // some blocks is made before that, where the sampler takes one.
   using UseProgram = std::function<void(Program&)>;
   void run_step(const SamplerGraph& sampler, const Rows& rows, std::span<const float> times,
                 std::span<const Tensor> latents, const UseProgram& give, const UseProgram& take);
@@ -146,18 +148,19 @@ class Pipeline {
   // What a denoiser's graph is made for besides its shape.
   struct Use {
     bool tap_blocks = false;
-    std::optional<SamplerGraph> sampler;
-    std::optional<CachedPart> part;  // of it, where rows have caches
+    std::set<int64_t> skip_blocks = {};
+    std::optional<SamplerGraph> sampler = {};
+    std::optional<CachedPart> part = {};  // of it, where rows have caches
 
     // The sampler is behind the rest.
     Use of(CachedPart which) const {
-      return {tap_blocks, which == CachedPart::kRest ? sampler : std::nullopt, which};
+      return {tap_blocks, skip_blocks, which == CachedPart::kRest ? sampler : std::nullopt, which};
     }
   };
   Entry& denoiser_program(const DenoiserShape& shape, const Use& use, const Slots& adapters);
-  // All that a step of rows with caches may run.
-  std::vector<const Entry*> cached_programs(const DenoiserShape& shape, const SamplerGraph& sampler,
-                                            const Slots& adapters);
+  // All that a step may run; each row has a cache, or none has.
+  std::vector<const Entry*> step_programs(const DenoiserShape& shape, const SamplerGraph& sampler,
+                                          const Slots& adapters, bool caches);
   Entry& decoder_program(const Shape& latents);
   Entry& picture_program(const Shape& pictures);
   // Rows at their times, as a graph takes them.
@@ -168,6 +171,10 @@ class Pipeline {
     Rows rows;
   };
   Forward forward_of(const Shape& latents, std::span<const float> times, const Rows& rows) const;
+  // Predictions of these rows without some blocks, where the model runs.
+  std::vector<Tensor> predict_without(const std::set<int64_t>& blocks, const Rows& rows,
+                                      std::span<const float> times,
+                                      std::span<const Tensor> latents);
   // The program for these rows, with everything given but latents.
   Program& prepare(const Forward& forward, const Use& use);
   // `give` sets what it reads besides.

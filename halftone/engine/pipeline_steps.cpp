@@ -14,6 +14,13 @@ void set_if_read(Program& program, const std::string& name, const Tensor& tensor
   if (program.reads(name)) program.set_input(name, tensor);
 }
 
+void give_rows(Program& program, const std::string& name, std::span<const Tensor> rows) {
+  if (!program.reads(name)) return;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    program.set_input_rows(name, static_cast<int64_t>(i), rows[i]);
+  }
+}
+
 double sum_of_row(const Tensor& tokens, int64_t row) {
   const auto values = tokens.rows(row, row + 1).as<float>();
   return std::accumulate(values.begin(), values.end(), 0.0);
@@ -206,13 +213,35 @@ void Pipeline::run_step(const SamplerGraph& sampler, const Rows& rows, std::span
                         std::span<const Tensor> latents, const UseProgram& give,
                         const UseProgram& take) {
   const DeviceGuard guard(model_->options().stream.device);
-  const auto give_latents = [&](Program& program) {
-    if (!program.reads("latents")) return;
-    for (size_t i = 0; i < latents.size(); ++i) {
-      program.set_input_rows("latents", static_cast<int64_t>(i), latents[i]);
-    }
+  std::vector<Tensor> skipped;
+  if (!sampler.skip_blocks.empty()) {
+    const auto jobs = static_cast<size_t>(sampler.jobs);
+    const Rows first{rows.conditions.first(jobs), rows.adapters.first(jobs)};
+    skipped = predict_without(sampler.skip_blocks, first, times.first(jobs), latents.first(jobs));
+  }
+  const auto give_all = [&](Program& program) {
+    give_rows(program, "skipped", skipped);
+    give(program);
   };
-  run(forward_of(latents[0].shape(), times, rows), {false, sampler, {}}, give_latents, give, take);
+  run(
+      forward_of(latents[0].shape(), times, rows), {.sampler = sampler},
+      [&](Program& program) { give_rows(program, "latents", latents); }, give_all, take);
+}
+
+std::vector<Tensor> Pipeline::predict_without(const std::set<int64_t>& blocks, const Rows& rows,
+                                              std::span<const float> times,
+                                              std::span<const Tensor> latents) {
+  std::vector<Tensor> predictions;
+  run(
+      forward_of(latents[0].shape(), times, rows), {.skip_blocks = blocks},
+      [&](Program& program) { give_rows(program, "latents", latents); }, [](Program&) {},
+      [&](const Program& program) {
+        for (size_t i = 0; i < latents.size(); ++i) {
+          predictions.push_back(place(Tensor::zeros(DType::kF32, latents[i].shape())));
+          program.copy_output_rows("sample", static_cast<int64_t>(i), predictions.back());
+        }
+      });
+  return predictions;
 }
 
 Tensor Pipeline::predict(const Tensor& latents, const SamplerStep& at, const Condition& condition,
@@ -231,7 +260,7 @@ BlockOutputs Pipeline::block_outputs(const Tensor& latents, const SamplerStep& a
   const Condition* row = &condition;
   const AdapterChoices* adapters = &adapters_;
   Program& program =
-      prepare(forward_of(latents.shape(), {&time, 1}, {{&row, 1}, {&adapters, 1}}), {true, {}, {}});
+      prepare(forward_of(latents.shape(), {&time, 1}, {{&row, 1}, {&adapters, 1}}), {.tap_blocks = true});
   program.set_input("latents", latents);
   program.run();
   BlockOutputs blocks;

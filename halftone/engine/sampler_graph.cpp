@@ -31,6 +31,11 @@ void add_sampler(Graph& graph, const SamplerGraph& sampler) {
     prediction =
         guided(sampler.rule, prediction, first_rows(sample, jobs), reshape(strength, per_job));
   }
+  if (!sampler.skip_blocks.empty()) {
+    const Value skipped = graph.input("skipped", type);
+    const Value scale = graph.input("skip_scale", {{jobs}, DType::kF32, {}});
+    prediction = prediction + (first_rows(sample, 0) - skipped) * reshape(scale, per_job);
+  }
   std::vector<Value> terms = {latents, prediction};
   std::vector<size_t> factor_of = {kLatents, kPrediction};
   if (sampler.noise) {

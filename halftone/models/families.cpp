@@ -1,14 +1,19 @@
 #include "halftone/models/families.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
 #include "halftone/base/text.h"
+#include "halftone/io/json.h"
 #include "halftone/models/flux1/family.h"
 #include "halftone/models/flux2/family.h"
 #include "halftone/models/folder.h"
 #include "halftone/models/sd3/family.h"
+#include "halftone/models/single_file_names.h"
 #include "halftone/models/zimage/family.h"
 
 namespace halftone {
@@ -115,12 +120,72 @@ const Family& family_of_folder(const fs::path& folder) {
          fmt::format("is not a known family: model_index.json names {}", printable(*pipeline)));
 }
 
-const Family& family_of_file(const fs::path& path) {
-  const Checkpoint file = Checkpoint::open(path);
+const Family& family_of_file(const Checkpoint& file) {
   for (const Family& family : families()) {
-    if (family.is_denoiser(file)) return check_runs(family, path);
+    if (family.is_denoiser(file)) return check_runs(family, file.path());
   }
-  refuse(path, "is not a known family by the names of its tensors");
+  refuse(file.path(), "is not a known family by the names of its tensors");
+}
+
+// What tensors of the part begin with in the file; nothing where it holds none.
+std::optional<std::string> prefix_of(const Family::PartOfFile& part, const Checkpoint& file) {
+  for (const std::string_view within : part.within) {
+    if (any_name(file, [&](std::string_view name) { return name.starts_with(within); })) {
+      return std::string(within);
+    }
+  }
+  return std::nullopt;
+}
+
+[[noreturn]] void refuse_without_base(const Family& family, const Checkpoint& file) {
+  const auto& parts = family.parts_of_file;
+  const bool whole = !parts.empty() && std::ranges::all_of(parts, [&](const auto& part) {
+    return part.optional || prefix_of(part, file);
+  });
+  if (!whole) {
+    throw Error(ErrorCode::kUsage, "base",
+                "is needed with a single file: a folder in diffusers layout for tokenizer, text "
+                "encoder, VAE and scheduler");
+  }
+  std::string folders;
+  for (const Family::PartOfFile& part : parts) {
+    if (part.tokenizer.empty() || !prefix_of(part, file)) continue;
+    folders += (folders.empty() ? "" : ", ") + std::string(part.tokenizer);
+  }
+  throw Error(ErrorCode::kUsage, "base",
+              "is needed: '{}' holds a whole {} model but its tokenizers; give a folder that has "
+              "{}",
+              printable(file.path().string()), family.title, folders);
+}
+
+// Whether the folder's model_index.json says that its model does without this part.
+bool is_left_out(const fs::path& base, std::string_view part) {
+  const fs::path index = base / "model_index.json";
+  if (!path_exists(index)) return false;
+  const auto content = read_json_file(index);
+  const auto found = content.find(part);
+  return found != content.end() && *found == nlohmann::json{nullptr, nullptr};
+}
+
+// The base's own weights before those of the file.
+void find_part(const Family::PartOfFile& part, const Checkpoint& file, ModelFiles& files) {
+  const fs::path folder = files.of(part.folder);
+  if (is_folder(folder) && Checkpoint::is_checkpoint_folder(folder)) return;
+  if (part.optional && is_left_out(files.base, part.folder)) return;
+  const std::string where = printable(file.path().string());
+  const auto within = prefix_of(part, file);
+  if (!within && part.optional) return;
+  if (!within) {
+    throw Error(ErrorCode::kNotFound, files.base.string(),
+                "there is no {}: neither in '{}' nor in '{}', whose tensors would begin with {}",
+                part.folder, printable(folder.string()), where, fmt::join(part.within, " or "));
+  }
+  if (!part.tokenizer.empty() && !path_exists(files.of(part.tokenizer))) {
+    throw Error(ErrorCode::kNotFound, files.base.string(),
+                "has no {}, which the {} in '{}' needs: files hold no tokenizers", part.tokenizer,
+                part.folder, where);
+  }
+  files.in_file.emplace(part.folder, *within);
 }
 
 }  // namespace
@@ -141,18 +206,21 @@ FoundModel find_model(const fs::path& path, const fs::path& base) {
     }
     return {&family_of_folder(path), {path, {}}};
   }
-  const Family& family = family_of_file(path);
-  if (base.empty()) {
-    throw Error(ErrorCode::kUsage, "base",
-                "is needed with a single file: a folder in diffusers layout for tokenizer, text "
-                "encoder, VAE and scheduler");
+  const Checkpoint file = Checkpoint::open(path);
+  const Family& family = family_of_file(file);
+  if (base.empty()) refuse_without_base(family, file);
+  // A file that holds the rest asks for no more than tokenizers.
+  const bool is_model = path_exists(base / "model_index.json");
+  if (!path_exists(base) || is_model || family.parts_of_file.empty()) {
+    const Family& around = family_of_folder(base);
+    if (&around != &family) {
+      throw Error(ErrorCode::kUsage, "base", "'{}' is a {} model, and '{}' a {} one",
+                  printable(base.string()), around.title, printable(path.string()), family.title);
+    }
   }
-  const Family& around = family_of_folder(base);
-  if (&around != &family) {
-    throw Error(ErrorCode::kUsage, "base", "'{}' is a {} model, and '{}' a {} one",
-                printable(base.string()), around.title, printable(path.string()), family.title);
-  }
-  return {&family, {base, path}};
+  ModelFiles files{base, path};
+  for (const Family::PartOfFile& part : family.parts_of_file) find_part(part, file, files);
+  return {&family, std::move(files)};
 }
 
 }  // namespace halftone

@@ -14,7 +14,8 @@ struct FoundModel {
   const Family* family = nullptr;
   ModelFiles files;
 };
-// `path` is a folder in diffusers layout, or a denoiser as a single file with `base` for the rest.
+// `path` is a folder in diffusers layout, or a denoiser as a single file with `base` for the rest,
+// of which the file may hold all but the tokenizers. What `base` has weights of comes from there.
 // What belongs to no family, or to one that cannot be run yet, is an Error that says so.
 FoundModel find_model(const std::filesystem::path& path, const std::filesystem::path& base = {});
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,7 +26,19 @@ namespace halftone {
 struct ModelFiles {
   std::filesystem::path base;      // a folder in diffusers layout
   std::filesystem::path denoiser;  // a file that stands for the denoiser's folder; empty: none
+  // What that file holds besides: the parts' folders, which `base` has no weights in, and what the
+  // names of their tensors begin with.
+  std::map<std::string, std::string, std::less<>> in_file = {};
+
   std::filesystem::path of(std::string_view part) const { return base / part; }
+  bool holds(std::string_view part) const { return in_file.find(part) != in_file.end(); }
+  // Where a part's weights are: its folder, or the file.
+  std::filesystem::path weights(std::string_view part) const {
+    return holds(part) ? denoiser : of(part);
+  }
+  std::string within(std::string_view part) const {
+    return holds(part) ? in_file.find(part)->second : "";
+  }
 };
 
 using NamedTensors = std::map<std::string, Tensor>;
@@ -45,6 +58,8 @@ struct BuildOptions {
   DType activations = DType::kF32;  // F32 or BF16
   bool tap_blocks = false;          // make every block's result an output
   bool mark_ends = false;           // make outputs of where the blocks end (nn/block_ends.h)
+  // Blocks, by number, that the prediction is made without.
+  std::set<int64_t> skip_blocks = {};
 };
 
 // What a denoiser's graph is built for.
@@ -69,6 +84,8 @@ class Denoiser {
   // Whether it was taught to predict as if guided, and is told by how much.
   virtual bool reads_guidance() const { return false; }
   virtual VectorWidths vectors() const { return {}; }  // that it takes besides
+  // Blocks that a prediction may be made without, numbered from 0; none where it is of no use.
+  virtual int64_t skippable_blocks() const { return 0; }
   // Patches that it has positions for, down and across.
   virtual std::array<int64_t, 2> most_patches() const { return {1 << 20, 1 << 20}; }
 
@@ -183,6 +200,15 @@ struct Family {
     int64_t text_tokens;  // that it is usually given
   };
   std::vector<Size> sizes = {};
+
+  // What single files may hold besides the denoiser; empty: nothing that is read from them.
+  struct PartOfFile {
+    std::string_view folder;               // that it has otherwise
+    std::vector<std::string_view> within;  // what its tensors' names begin with
+    std::string_view tokenizer = {};       // the folder that it needs besides; files hold none
+    bool optional = false;                 // the model does without
+  };
+  std::vector<PartOfFile> parts_of_file = {};
 
   bool runs() const { return denoiser != nullptr; }
 };

@@ -62,6 +62,19 @@ SchedulerConfig scheduler_in(const fs::path& folder, const char* usual_class) {
   return parse_scheduler_config(content, file.string());
 }
 
+SchedulerConfig scheduler_of(const ModelFiles& files, const char* usual_class,
+                             const nlohmann::json& usual) {
+  const bool there = path_exists(files.of("scheduler") / "scheduler_config.json");
+  if (there || files.denoiser.empty()) return scheduler_in(files.base, usual_class);
+  json content = usual;
+  content["_class_name"] = usual_class;
+  return parse_scheduler_config(content, "the usual scheduler");
+}
+
+bool has_config(const ModelFiles& files, std::string_view part) {
+  return !files.holds(part) || path_exists(files.of(part) / "config.json");
+}
+
 void check_tokenizer_config(const fs::path& folder, const Tokenizer& tokenizer) {
   const fs::path file = folder / "tokenizer_config.json";
   if (!path_exists(file)) return;

@@ -11,6 +11,7 @@
 #include "halftone/diffusion/scheduler.h"
 #include "halftone/io/config_reader.h"
 #include "halftone/io/tokenizer.h"
+#include "halftone/models/family.h"
 
 namespace halftone {
 
@@ -30,6 +31,13 @@ void check_model_index(const std::filesystem::path& folder, std::string_view pip
 
 // The scheduler of a folder; one that does not name its class is the usual one.
 SchedulerConfig scheduler_in(const std::filesystem::path& folder, const char* usual_class);
+// The same of a model: beside a single file there may be none, and then it is `usual`.
+SchedulerConfig scheduler_of(const ModelFiles& files, const char* usual_class,
+                             const nlohmann::json& usual);
+
+// Whether a part has a config.json to read. Without one it is told by the tensors of the file that
+// holds the part; a folder of weights has to have one.
+bool has_config(const ModelFiles& files, std::string_view part);
 
 // An Error where tokenizer_config.json asks for something that tokenizer.json does not say already.
 // A folder without the file is as good.

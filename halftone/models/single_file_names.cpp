@@ -60,9 +60,8 @@ bool is_of_another_component(std::string_view name) {
 Shape StoredShapes::of(const std::string& weight, int rank) const {
   const Checkpoint::Item* item = find(weight);
   if (item == nullptr || item->entry->shape.rank() != rank) {
-    throw Error(ErrorCode::kInvalidInput, where(),
-                "is no {} transformer: there is no tensor '{}' of rank {}", title_,
-                names_.stored_as(weight).name, rank);
+    throw Error(ErrorCode::kInvalidInput, where(), "is no {}: there is no tensor '{}' of rank {}",
+                title_, names_.stored_as(weight).name, rank);
   }
   return item->entry->shape;
 }

@@ -100,14 +100,17 @@ class Loader {
       misshaped_.push_back(fmt::format("'{}' cannot hold {} rows", printable(as.name), shape[0]));
       return;
     }
-    const Shape expected = as.transposed ? Shape{shape[1], shape[0]} : in_file(shape, as.rows);
+    const Shape expected = as.transposed ? Shape{shape[1], shape[0]}
+                           : as.kernel   ? Shape{shape[0], shape[1], 1, 1}
+                                         : in_file(shape, as.rows);
     const StoredWeight* weight = stored_.find(as.name);
-    if (weight != nullptr && as.transposed && !weight->scales.empty()) {
-      used_.insert(as.name);  // scales are of the other dimension
-      misshaped_.push_back(fmt::format("'{}' has scales, and lies transposed", printable(as.name)));
+    if (weight != nullptr && (as.transposed || as.kernel) && !weight->scales.empty()) {
+      used_.insert(as.name);  // scales are of other dimensions
+      misshaped_.push_back(fmt::format("'{}' has scales, and lies {}", printable(as.name),
+                                       as.kernel ? "as a kernel" : "transposed"));
       return;
     }
-    if (weight != nullptr && !as.transposed) {
+    if (weight != nullptr && !as.transposed && !as.kernel) {
       load_quantized(name, shape, as, *weight);
       return;
     }
@@ -124,8 +127,9 @@ class Loader {
     }
     const Tensor stored = item->file->tensor(*item->entry);
     const Tensor tensor = is_fp8(dtype) ? widened(stored) : stored;
-    weights_.emplace(name,
-                     as.transposed ? transposed(tensor) : take_rows(tensor, shape[0], as.rows));
+    weights_.emplace(name, as.transposed ? transposed(tensor)
+                           : as.kernel   ? tensor.reshape(shape)
+                                         : take_rows(tensor, shape[0], as.rows));
   }
 
   Weights finish() {

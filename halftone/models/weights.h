@@ -21,6 +21,7 @@ struct StoredAs {
   std::string name;
   StoredRows rows = {};
   bool transposed = false;  // a whole matrix whose columns are the weight's rows
+  bool kernel = false;      // a matrix, stored as the kernel of a convolution of 1 x 1
 };
 
 struct WeightNames {

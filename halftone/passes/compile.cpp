@@ -21,6 +21,8 @@ CompiledGraph compile(const Graph& graph, const CompileOptions& options, const K
     from = result.graph.get();
   };
   if (!options.lora.empty()) then(attach_lora(*from, options.lora));
+  // Behind adapters, which are beside whole linears.
+  if (!options.cuts.empty()) then(cut_inputs(*from, options.cuts));
   if (options.recipe) {
     QuantizedGraph quantized = quantize_linears(*from, *options.recipe);
     result.report = std::move(quantized.report);

@@ -8,6 +8,7 @@
 
 #include "halftone/kernels/kernels.h"
 #include "halftone/passes/cut.h"
+#include "halftone/passes/cut_inputs.h"
 #include "halftone/passes/lora.h"
 #include "halftone/passes/merge.h"
 #include "halftone/passes/quantize.h"
@@ -18,6 +19,7 @@ namespace halftone {
 // What a graph is to become.
 struct CompileOptions {
   std::vector<LoraSites> lora;           // adapters to put beside linears
+  InputCuts cuts;                        // linears to make of several products
   std::optional<QuantizeRecipe> recipe;  // linears to run in low precision
   // What is added behind the linears once these have their formats: a loss and its gradients.
   std::function<void(Graph&)> extend;

@@ -26,6 +26,21 @@ void check_formats(const QuantizeModelOptions& o) {
   }
 }
 
+void check_split(const QuantizeModelOptions& o) {
+  if (o.split_inputs == SplitInputs::kAuto && !o.budget) {
+    throw Error(ErrorCode::kUsage, "split_inputs", "auto is for a search: give a budget as well");
+  }
+  if (o.split_inputs != SplitInputs::kOff && o.recipe) {
+    throw Error(ErrorCode::kUsage, "split_inputs", "and a recipe both say which inputs are split");
+  }
+  const bool splits = o.split_inputs != SplitInputs::kOff || (o.recipe && !o.recipe->cuts.empty());
+  if (splits && o.dialect != Dialect::kHalftone) {
+    throw Error(ErrorCode::kUnsupported, "split_inputs",
+                "weights in two parts cannot be written for {}, which has no names for them",
+                to_string(o.dialect));
+  }
+}
+
 // What the dialect cannot hold is known before the work.
 void check_dialect(const QuantizeModelOptions& o) {
   check_dialect_holds(o.dialect, o.recipe ? o.recipe->recipe.format : *o.format);
@@ -72,6 +87,7 @@ void check(const QuantizeModelOptions& o) {
     check_apart(o.output, o.model.path);
   }
   check_output_folder(o.output, kRecipeName);
+  check_split(o);
   check_dialect(o);
   if (o.sampling.seed > static_cast<uint64_t>(INT64_MAX)) {
     throw Error(ErrorCode::kUsage, "seed", "{} is more than a recipe can hold, {}", o.sampling.seed,

@@ -133,7 +133,9 @@ class FileQuantizer {
  public:
   FileQuantizer(const SafetensorsFile& input, const FileQuantizeOptions& options,
                 const Kernels& kernels, Stream stream, const ProgressFn& progress)
-      : input_(input), options_(options), kernels_(kernels), stream_(stream), progress_(progress) {}
+      : input_(input), options_(options), kernels_(kernels), stream_(stream), progress_(progress) {
+    for (const TensorEntry& tensor : input.tensors()) add_entries(tensor);
+  }
 
   FileQuantizeReport run(const fs::path& output) {
     check_not_quantized();
@@ -146,6 +148,37 @@ class FileQuantizer {
   }
 
  private:
+  // Tensors as they are written, but for what is quantized: those of the file, or their parts.
+  void add_entries(const TensorEntry& tensor) {
+    const auto cut = options_.cuts.find(tensor.name);
+    if (cut == options_.cuts.end()) {
+      entries_.push_back(tensor);
+      return;
+    }
+    int64_t first = 0;
+    for (size_t i = 0; i < cut->second.size(); ++i) {
+      const int64_t width = cut->second[i];
+      TensorEntry part{cut_name(tensor.name, i), tensor.dtype, {tensor.shape[0], width}, 0, 0};
+      part.end = part.shape.numel() * bits_of(tensor.dtype) / 8;
+      if (input_.find(part.name) != nullptr) {
+        throw Error(ErrorCode::kInvalidInput, input_.path().string(),
+                    "tensor '{}' has the name that a part of '{}' would get", printable(part.name),
+                    printable(tensor.name));
+      }
+      whole_of_[part.name] = {&tensor, first};
+      entries_.push_back(std::move(part));
+      first += width;
+    }
+    HT_ASSERT(first == tensor.shape[1]);
+  }
+
+  Tensor tensor_of(const TensorEntry& entry) const {
+    const auto whole = whole_of_.find(entry.name);
+    if (whole == whole_of_.end()) return input_.tensor(entry);
+    const auto& [tensor, first] = whole->second;
+    return columns_of(input_.tensor(*tensor), first, first + entry.shape[1]);
+  }
+
   void check_not_quantized() const {
     std::vector<const TensorEntry*> entries;
     for (const TensorEntry& tensor : input_.tensors()) entries.push_back(&tensor);
@@ -164,7 +197,7 @@ class FileQuantizer {
     metadata_.clear();
     notes_.clear();
     bool any_weight = false;
-    for (const TensorEntry& tensor : input_.tensors()) {
+    for (const TensorEntry& tensor : entries_) {
       if (is_weight_matrix(tensor)) {
         any_weight = true;
         std::string reason = reason_to_keep(tensor, options_);
@@ -224,7 +257,7 @@ class FileQuantizer {
       }
       specs.push_back({name, dtype, shape});
     };
-    for (const TensorEntry& tensor : input_.tensors()) {
+    for (const TensorEntry& tensor : entries_) {
       const auto found = metadata_.find(tensor.name);
       if (found == metadata_.end()) {
         specs.push_back({tensor.name, tensor.dtype, tensor.shape});
@@ -251,7 +284,7 @@ class FileQuantizer {
     SafetensorsWriter writer(output, output_tensors(), metadata);
     int64_t done = 0, total = 0;
     std::vector<const TensorEntry*> order;
-    for (const TensorEntry& tensor : input_.tensors()) {
+    for (const TensorEntry& tensor : entries_) {
       order.push_back(&tensor);
       total += tensor.byte_size();
     }
@@ -274,7 +307,7 @@ class FileQuantizer {
   }
 
   bool convert_tensor(const TensorEntry& entry, SafetensorsWriter& writer) {
-    const Tensor x = input_.tensor(entry);
+    const Tensor x = tensor_of(entry);
     const float largest = amax(kernels_, x, stream_);
     if (!can_hold(choice_of(entry.name).format, largest)) return false;
     const WeightChoice how = choice_of(entry.name);
@@ -295,7 +328,9 @@ class FileQuantizer {
   }
 
   void copy_tensor(const TensorEntry& entry, SafetensorsWriter& writer, Progress progress) const {
-    auto bytes = input_.bytes(entry);
+    Tensor part;  // holds the bytes of one
+    if (whole_of_.contains(entry.name)) part = tensor_of(entry);
+    auto bytes = whole_of_.contains(entry.name) ? part.bytes() : input_.bytes(entry);
     constexpr size_t kChunk = 16 << 20;  // short enough to cancel
     while (!bytes.empty()) {
       const auto chunk = bytes.first(std::min(kChunk, bytes.size()));
@@ -308,10 +343,12 @@ class FileQuantizer {
 
   Names not_finite() const {
     Names names;
-    for (const auto& [name, entry] : metadata_) {
-      progress_({name, 0, 1});
-      const float largest = amax(kernels_, input_.tensor(name), stream_);
-      if (!can_hold(entry.format, largest)) names.insert(name);
+    for (const TensorEntry& entry : entries_) {
+      const auto chosen = metadata_.find(entry.name);
+      if (chosen == metadata_.end()) continue;
+      progress_({entry.name, 0, 1});
+      const float largest = amax(kernels_, tensor_of(entry), stream_);
+      if (!can_hold(chosen->second.format, largest)) names.insert(entry.name);
     }
     return names;
   }
@@ -321,6 +358,9 @@ class FileQuantizer {
   const Kernels& kernels_;
   Stream stream_;
   const ProgressFn& progress_;
+  std::vector<TensorEntry> entries_;
+  // Of parts: the tensor that they are of, and their first column.
+  std::map<std::string, std::pair<const TensorEntry*, int64_t>> whole_of_;
   QuantizationMetadata metadata_;  // what is converted
   ConversionNotes notes_;          // of weights whose inputs stay in high precision
   FileQuantizeReport report_;

@@ -30,6 +30,9 @@ struct FileQuantizeOptions {
   // Instead of the three above: weights by name; others are kept. A file that holds none of them is
   // copied.
   std::optional<std::map<std::string, WeightChoice>> chosen;
+  // Weights that are written in parts, by columns, under the names of cut_inputs.h. `chosen` and
+  // the quantizer know the parts.
+  InputCuts cuts = {};
   WeightQuantizer quantizer;  // empty: the plain one
   Metadata metadata;          // added to the file's own
 };

@@ -1,5 +1,6 @@
 #include "halftone/quantize/quantize_model.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "halftone/base/error.h"
@@ -11,6 +12,7 @@
 #include "halftone/quantize/model_certificate.h"
 #include "halftone/quantize/model_checks.h"
 #include "halftone/quantize/prompt_plan.h"
+#include "halftone/quantize/split_inputs.h"
 #include "halftone/quantize/write_model.h"
 #include "halftone/runtime/devices.h"
 
@@ -39,6 +41,8 @@ class ModelQuantizer {
     plan_ = plan_prompts(options_, original_.sampling);
     plan_.calibration.threads = threads_;
     if (!plan_.note.empty()) note(plan_.note);
+    if (!options_.recipe) check_selects(base_recipe());
+    choose_cuts();
     check_selects(base_recipe());
     if (options_.budget) {
       check_budget(*original_.model, base_recipe(), candidates(), *options_.budget);
@@ -94,7 +98,47 @@ class ModelQuantizer {
     ModelSpec how = options_.model;
     how.precision = precision;
     how.compile = compile;
+    how.cut_inputs = result_.cuts;
     return engine_.load(how);
+  }
+
+  // Products that are made in parts, after which the model is one that has them so.
+  void choose_cuts() {
+    if (options_.recipe) {  // its rules name the parts
+      result_.cuts = recipe_cuts(*original_.model, *options_.recipe, options_.recipe_name);
+    } else if (options_.split_inputs != SplitInputs::kOff) {
+      const InputCuts can = splittable(*original_.model, base_recipe());
+      if (options_.split_inputs == SplitInputs::kAuto) {
+        result_.cuts = better_cuts(can);
+      } else if (can.empty()) {
+        throw Error(ErrorCode::kUsage, "split_inputs",
+                    "no linear of {} that is quantized reads several values side by side",
+                    original_.model->family().title);
+      } else {
+        result_.cuts = names_of(can);
+      }
+    }
+    if (!result_.cuts.empty()) original_ = load("fp32", "off");
+  }
+
+  std::vector<std::string> better_cuts(const InputCuts& can) {
+    if (can.empty()) return {};
+    const LoadedModel whole = load("fp32", "on");
+    result_.cuts = names_of(can);
+    const LoadedModel cut = load("fp32", "on");
+    const QuantizeRecipe base = base_recipe();
+    const auto told = [this](const std::string& name) { return stage(name); };
+    auto better = better_in_parts({*original_.pipeline, *whole.pipeline, *cut.pipeline, base,
+                                   scheduler(), plan_.calibration, options_.search_points},
+                                  can, told);
+    stage_done();
+    return better;
+  }
+
+  static std::vector<std::string> names_of(const InputCuts& cuts) {
+    std::vector<std::string> names;
+    for (const auto& [weight, widths] : cuts) names.push_back(weight);
+    return names;
   }
 
   // In full precision, so that what is measured is the formats' doing alone.
@@ -157,10 +201,10 @@ class ModelQuantizer {
   // What is kept of an interrupted run belongs to this.
   std::string fingerprint() const {
     const CalibrationOptions& how = plan_.calibration;
-    return text_hash(fmt::format("{} {} {} {} {} {} {} {} {}", result_.hash,
-                                 fmt::join(how.prompts, "\n"), fmt::join(how.held_out, "\n"),
-                                 how.first_seed, how.width, how.height, how.steps, how.guidance,
-                                 options_.sampling.scheduler));
+    return text_hash(fmt::format("{} {} {} {} {} {} {} {} {} {}", result_.hash,
+                                 fmt::join(result_.cuts, "\n"), fmt::join(how.prompts, "\n"),
+                                 fmt::join(how.held_out, "\n"), how.first_seed, how.width,
+                                 how.height, how.steps, how.guidance, options_.sampling.scheduler));
   }
 
   void run_calibration() {
@@ -189,6 +233,14 @@ class ModelQuantizer {
       base.keep.insert(base.keep.begin(), {pattern, "excluded"});
     }
     if (!options_.include.empty()) base.include = options_.include;
+    if (options_.recipe || base.include.empty()) return base;
+    for (const auto& [weight, widths] : original_.model->cuts()) {  // selected as a whole
+      for (size_t i = 0; i < widths.size(); ++i) {
+        const std::string part = cut_name(weight, i);
+        const auto matches = [&](const std::string& pattern) { return glob_match(pattern, part); };
+        if (std::ranges::none_of(base.include, matches)) base.include.push_back(part);
+      }
+    }
     return base;
   }
 
@@ -299,7 +351,11 @@ class ModelQuantizer {
   }
 
   RecipeFile recipe_file() const {
-    RecipeFile file{std::string(original_.model->family().name), result_.recipe, rounding_, {}, {}};
+    RecipeFile file;
+    file.family = original_.model->family().name;
+    file.recipe = result_.recipe;
+    file.rounding = rounding_;
+    file.cuts = result_.cuts;
     if (calibrates_) {
       const CalibrationOptions& how = plan_.calibration;
       file.calibrated = {how.prompts, how.width, how.height, how.steps,

@@ -28,6 +28,10 @@ struct SamplingChoice {
 // Scales of inputs. Auto: static where one scale spans rows.
 enum class InputScales : uint8_t { kAuto, kDynamic, kStatic };
 
+// Products of what is put side by side, such as attention and MLP in FLUX.1's single blocks, made
+// one by one, so that each input has scales of its own. Auto: where that is nearer to the original.
+enum class SplitInputs : uint8_t { kOff, kOn, kAuto };
+
 // Errors name these fields.
 struct QuantizeModelOptions {
   ModelSpec model;  // a folder; its precision and compile are not looked at
@@ -40,6 +44,7 @@ struct QuantizeModelOptions {
   Minimize minimize = Minimize::kBoth;
   std::optional<Rounding> rounding;  // without one: compensated with calibration
   InputScales activations = InputScales::kAuto;
+  SplitInputs split_inputs = SplitInputs::kOff;
   Dialect dialect = Dialect::kHalftone;
   std::vector<std::string> include, exclude;  // patterns of weights
   bool calibrate = false;
@@ -84,7 +89,8 @@ struct ModelQuantizeResult {
   std::vector<QuantizeReport::Kept> kept;
   std::vector<std::string> not_finite;  // weights whose inputs are not
   std::optional<SearchResult> found;
-  size_t points = 0;  // predictions that the search was measured on
+  std::vector<std::string> cuts;  // weights whose inputs are split
+  size_t points = 0;              // predictions that the search was measured on
   std::optional<BudgetOutcome> budget;
   std::optional<Certificate> certificate;
   std::string uncertified;  // why there is none, although it was measured

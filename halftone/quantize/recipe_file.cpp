@@ -43,6 +43,8 @@ std::string to_toml(const RecipeFile& file) {
       fmt::format("format = {}  # of what no [[layer]] below names\n", toml_string(r.format.name));
   out += fmt::format("rounding = \"{}\"\n",
                      file.rounding == Rounding::kNearest ? "nearest" : "compensated");
+  for (const std::string& pattern : file.cuts)
+    out += fmt::format("\n[[cut]]\nmatch = {}\n", toml_string(pattern));
   for (const std::string& pattern : r.include)
     out += fmt::format("\n[[select]]\nmatch = {}\n", toml_string(pattern));
   for (const auto& [pattern, reason] : r.keep) {

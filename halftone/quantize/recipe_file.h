@@ -18,6 +18,9 @@ struct RecipeFile {
   std::string family;
   QuantizeRecipe recipe;
   Rounding rounding = Rounding::kNearest;
+  // Weights that are cut by what their input is put together of; patterns. The parts have names of
+  // their own in everything else.
+  std::vector<std::string> cuts = {};
   // What calibration ran on, so that it can be done again.
   struct Calibrated {
     std::vector<std::string> prompts;

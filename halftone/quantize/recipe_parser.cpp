@@ -138,8 +138,8 @@ RecipeFile parse_recipe(std::string_view text, const std::string& where) {
                 printable(error.description()));
   }
   const RecipeReader read(where);
-  read.check_keys(root, {"version", "family", "format", "rounding", "select", "keep", "layer",
-                         "input_scales", "calibration", "certificate", "origin"});
+  read.check_keys(root, {"version", "family", "format", "rounding", "cut", "select", "keep",
+                         "layer", "input_scales", "calibration", "certificate", "origin"});
   const auto* version = root["version"].as_integer();
   if (version == nullptr || **version != kRecipeVersion) {
     throw Error(ErrorCode::kUnsupported, where,
@@ -153,6 +153,10 @@ RecipeFile parse_recipe(std::string_view text, const std::string& where) {
     read.fail(*root.get("rounding"), "'rounding' is neither \"nearest\" nor \"compensated\"");
   }
   file.rounding = rounding == "nearest" ? Rounding::kNearest : Rounding::kCompensated;
+  read.each(root, "cut", [&](const toml::table& t) {
+    read.check_keys(t, {"match"});
+    file.cuts.push_back(read.text(t, "match"));
+  });
   read.each(root, "select", [&](const toml::table& t) {
     read.check_keys(t, {"match"});
     file.recipe.include.push_back(read.text(t, "match"));

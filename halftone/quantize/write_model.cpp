@@ -17,8 +17,13 @@ constexpr const char* kPart = "transformer";  // of a folder in diffusers layout
 std::map<std::string, WeightChoice> choices(const ModelWrite& what, const Checkpoint& input,
                                             const QuantizeReport& planned) {
   std::map<std::string, WeightChoice> chosen;
+  std::map<std::string, std::string> whole_of;
+  for (const auto& [weight, widths] : what.model.cuts()) {
+    for (size_t i = 0; i < widths.size(); ++i) whole_of[cut_name(weight, i)] = weight;
+  }
   for (const auto& linear : planned.converted) {
-    if (input.find(linear.weight) == nullptr) {
+    const auto whole = whole_of.find(linear.weight);
+    if (input.find(whole == whole_of.end() ? linear.weight : whole->second) == nullptr) {
       throw Error(ErrorCode::kUnsupported, what.path,
                   "names its tensors otherwise than diffusers ('{}' is missing); quantize the "
                   "file by itself",
@@ -40,8 +45,9 @@ std::map<std::string, WeightChoice> choices(const ModelWrite& what, const Checkp
 ModelWritten write_model(const ModelWrite& what, const ProgressFn& progress) {
   const Checkpoint input = Checkpoint::open(fs::path(what.path) / kPart);
   const QuantizeReport planned = what.model.plan_recipe(what.recipe);
-  FileQuantizeOptions how{what.recipe.format, {}, {}, choices(what, input, planned),
-                          what.quantizer,     {}};
+  FileQuantizeOptions how{
+      what.recipe.format, {}, {}, choices(what, input, planned), what.model.cuts(),
+      what.quantizer,     {}};
   if (what.certificate) how.metadata[kCertificateKey] = to_json(*what.certificate);
   ModelWritten written;
   written.kept = planned.kept;

@@ -41,6 +41,8 @@ GenerateRequest GenerateLane::request_of(const json& from, Shelf& shelf) {
   request.guidance = from.at("guidance");
   request.true_cfg = from.value("true_cfg", 0.0f);
   request.cache = from.value("cache", 0.0f);
+  request.skip.layers = parse_layers(from.value("skip_layers", ""), "skip_layers");
+  request.skip.scale = from.value("skip_layer_scale", request.skip.scale);
   request.seed = from.at("seed");
   request.count = from.at("count");
   if (const std::string name = from.value("scheduler", ""); !name.empty()) {

@@ -61,6 +61,12 @@ RequestSchemas::RequestSchemas(const RequestLimits& limits) {
                       "what the network's blocks added; 0 is off",
                       0, 1)
             .or_else(0.0),
+        Field::text("skip_layers",
+                    "\"7,8,9\": guide away from what the model predicts without these blocks, too "
+                    "(defaults.skip_layers)",
+                    1000)
+            .or_else(""),
+        Field::number("skip_layer_scale", "How strongly", 0, 100).or_else(2.8),
         Field::integer("seed", "Of the first picture (default: a random one)", 0, kMostSeed),
         Field::integer("count", "Pictures, with seed, seed + 1, ...", 1, limits.most_count)
             .or_else(1),

@@ -95,6 +95,8 @@ NewJob generate_job(const RequestSchemas& schemas, const RequestLimits& limits, 
   asked.guidance = request["guidance"];
   asked.true_cfg = request["true_cfg"];
   asked.cache = request["cache"];
+  asked.skip.layers = parse_layers(request["skip_layers"], "skip_layers");
+  asked.skip.scale = request["skip_layer_scale"];
   asked.count = request["count"];
   if (request["seed"].get<int64_t>() + asked.count - 1 > kMostSeed) {
     throw invalid("seed", fmt::format("and those after it are beyond {}", kMostSeed));
@@ -102,6 +104,7 @@ NewJob generate_job(const RequestSchemas& schemas, const RequestLimits& limits, 
   check(asked, usual);
   parts.latent_shape(asked.width, asked.height);
   check_prompts(asked, parts);
+  check_skip_layers(asked, parts);
   if (const std::string name = request["scheduler"]; !name.empty()) {
     try {
       with_scheduler(usual.scheduler, name);

@@ -60,7 +60,7 @@ std::string to_string(TrainMode mode) {
 }
 
 std::vector<LinearInfo> adapter_sites(const Model& model, const TrainRules& rules) {
-  const std::vector<LinearInfo> all = model.linears();
+  const std::vector<LinearInfo> all = model.whole_linears();
   if (rules.targets.empty()) return all;
   std::vector<LinearInfo> sites;
   for (const LinearInfo& linear : all) {

@@ -59,7 +59,7 @@ TEST_F(Cli, WrongUsageIsOneLineAndExitCode2) {
   for (const std::string flag :
        {"--samples=4", "--minimize=time", "--search-points=8", "--max-memory=1G", "--certify=4",
         "--size=16x16", "--steps=3", "--guidance=1", "--scheduler=unipc", "--seed=1",
-        "--device=cuda", "--rounding=compensated", "--activations=static"}) {
+        "--device=cuda", "--rounding=compensated", "--activations=static", "--split-inputs=on"}) {
     expect_one_line(run({"quantize", "x", "-o", "y", "--format", "fp8", flag}), 2,
                     flag.substr(0, flag.find('=')) + ": needs --model");
   }

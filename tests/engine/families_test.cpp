@@ -129,6 +129,88 @@ TEST_P(EveryFamily, JobsThatShareAForwardKeepTheirBits) {
   }
 }
 
+// Guidance away from a prediction without some blocks, which steps in the middle take besides, and
+// other jobs at the same step do not notice.
+TEST_P(EveryFamily, LayersAreSkippedWhereTheFamilyCan) {
+  const auto pipeline = load();
+  const int64_t blocks = pipeline->model().denoiser().skippable_blocks();
+  JobRequest plain = request("two dogs");
+  plain.steps = 11;
+  guide(plain, GetParam().guidance);
+  JobRequest skips = plain;
+  skips.skip.layers = {1};
+  const auto said = [&](const JobRequest& r) {
+    return error_of([&] { Stepper(*pipeline).start(r); });
+  };
+  if (blocks == 0) {
+    EXPECT_EQ(said(skips), fmt::format("skip_layers: {} has no blocks to leave out",
+                                       pipeline->model().family().title));
+    return;
+  }
+  JobRequest others = skips, wrong = skips;
+  others.skip.layers = {0, 2};
+  others.skip.scale = 1.5f;
+  wrong.skip.layers = {blocks};
+  EXPECT_EQ(said(wrong),
+            fmt::format("skip_layers: {0} is none of the model's {0} blocks, from 0 to "
+                        "{1}",
+                        blocks, blocks - 1));
+  wrong.skip.layers = {0, 1, 2};
+  EXPECT_EQ(said(wrong), "skip_layers: leaves no block of the model");
+  wrong = skips;
+  wrong.guidance = 1;
+  EXPECT_EQ(said(wrong), "skip_layers: does nothing without guidance above 1");
+  wrong = skips;
+  wrong.steps = 5;
+  EXPECT_THAT(said(wrong), HasSubstr("skip_layers: does nothing in 5 steps"));
+
+  const std::vector<JobRequest> requests = {plain, skips, others, skips};
+  std::vector<std::vector<float>> alone;
+  for (const JobRequest& r : requests) alone.push_back(run_alone(*pipeline, r));
+  EXPECT_NE(alone[0], alone[1]);
+  EXPECT_NE(alone[1], alone[2]);
+  JobRequest off = skips;
+  off.skip.scale = 0;
+  EXPECT_EQ(run_alone(*pipeline, off), alone[0]);
+  Stepper stepper(*pipeline);
+  std::vector<Job> jobs;
+  for (const JobRequest& r : requests) jobs.push_back(stepper.start(r));
+  Job* const first[] = {&jobs[3]};
+  stepper.step(first);  // one is ahead
+  Job* const all[] = {&jobs[0], &jobs[1], &jobs[2], &jobs[3]};
+  for (int i = 0; i < 10; ++i) stepper.step(all);
+  Job* const rest[] = {&jobs[0], &jobs[1], &jobs[2]};
+  stepper.step(rest);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    EXPECT_TRUE(jobs[i].done());
+    EXPECT_EQ(floats(stepper.latents(jobs[i])), alone[i]) << "job " << i;
+  }
+}
+
+TEST(SkipLayers, AreListsOfNumbersAndStepsInTheMiddle) {
+  EXPECT_EQ(parse_layers("7,8,9", "f"), (std::set<int64_t>{7, 8, 9}));
+  EXPECT_EQ(parse_layers("", "f"), std::set<int64_t>{});
+  EXPECT_EQ(layers_text({9, 7}), "7,9");
+  for (const char* wrong : {",", "7,", ",7", "7 8", "-1", "x", "7,,8", "99999999999999999999"}) {
+    EXPECT_EQ(error_of([&] { parse_layers(wrong, "f"); }),
+              fmt::format("f: '{}' is no list of numbers such as 7,8,9", wrong));
+  }
+  const SkipLayers skip{{7}, 1};
+  const auto steps = [&](int count) {
+    std::vector<int> taken;
+    for (int i = 0; i < count; ++i) {
+      if (skip.at(i, count)) taken.push_back(i);
+    }
+    return taken;
+  };
+  EXPECT_THAT(steps(28), testing::ElementsAre(1, 2, 3, 4, 5));
+  EXPECT_THAT(steps(10), testing::ElementsAre(1));
+  EXPECT_THAT(steps(5), testing::ElementsAre());
+  EXPECT_EQ(steps(200).front(), 3);
+  EXPECT_EQ(steps(200).back(), 39);
+  EXPECT_FALSE(SkipLayers{}.at(1, 10));
+}
+
 TEST_P(EveryFamily, RowsOfOneBatchMayHaveDifferentAdapters) {
   const auto pipeline = load();
   const auto x = pipeline->model().load_adapter(write_adapter("x", 4));

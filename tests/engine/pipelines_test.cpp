@@ -53,6 +53,8 @@ class WholePipeline : public testing::TestWithParam<WholeRun> {
     request.steps = case_["steps"];
     request.guidance = case_["guidance"];
     request.true_cfg = case_.value("true_cfg", 0.0f);
+    request.skip.layers = case_.value("skip_layers", std::set<int64_t>{});
+    request.skip.scale = case_.value("skip_layer_scale", request.skip.scale);
     request.count = request.batch = case_["count"];
     const std::string name = fmt::format("latents.{}", request.steps - 1);
     request.noise = test::procedural_uniform(fmt::format("{}.noise", GetParam().name),
@@ -65,13 +67,12 @@ class WholePipeline : public testing::TestWithParam<WholeRun> {
   SafetensorsFile fixture_;
   nlohmann::json case_;
 };
-INSTANTIATE_TEST_SUITE_P(, WholePipeline,
-                         testing::Values(WholeRun{"flux1", "dev", 28, 3.5f},
-                                         WholeRun{"flux1", "cfg", 28, 3.5f},
-                                         WholeRun{"flux1", "schnell", 4, 0.0f},
-                                         WholeRun{"sd3", "large", 28, 4.5f},
-                                         WholeRun{"sd3", "clips", 28, 4.5f}),
-                         testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(
+    , WholePipeline,
+    testing::Values(WholeRun{"flux1", "dev", 28, 3.5f}, WholeRun{"flux1", "cfg", 28, 3.5f},
+                    WholeRun{"flux1", "schnell", 4, 0.0f}, WholeRun{"sd3", "large", 28, 5.0f},
+                    WholeRun{"sd3", "clips", 28, 5.0f}, WholeRun{"sd3", "skip", 28, 5.0f}),
+    testing::PrintToStringParamName());
 
 TEST_P(WholePipeline, EqualsDiffusersFromPromptToPicture) {
   for (const bool compile : {false, true}) {

@@ -26,6 +26,7 @@ RecipeFile example() {
                        {"layers.4.*", formats::nvfp4_16x16, true}};
   file.recipe.input_scales = {{"layers.3.w.weight", 0.1f}, {"layers.4.w.weight", 3.0e-5f}};
   file.rounding = Rounding::kCompensated;
+  file.cuts = {"layers.5.w.weight", "blocks.*"};
   file.calibrated = {{"a cat", "\\ and \"quotes\""}, 64, 96, 20, 7};
   file.certified = {"a dog", "two ducks"};
   file.origin = {{"model_hash", "00ff"}};
@@ -46,6 +47,7 @@ TEST(RecipeFile, ComesBackAsItWas) {
   EXPECT_EQ(back.recipe.input_scales, file.recipe.input_scales);  // every bit
   EXPECT_EQ(back.recipe.keep[0].reason, file.recipe.keep[0].reason);
   EXPECT_EQ(back.rounding, Rounding::kCompensated);
+  EXPECT_EQ(back.cuts, file.cuts);
   ASSERT_TRUE(back.calibrated);
   EXPECT_EQ(back.calibrated->prompts, file.calibrated->prompts);
   EXPECT_EQ(back.calibrated->seed, 7);

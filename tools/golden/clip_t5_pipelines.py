@@ -4,7 +4,7 @@ each step, picture. With every config as diffusers and transformers save it, so 
 tokenizers are those of tests/data/tokenizer.
 
     VENV/bin/pip install torch diffusers transformers safetensors sentencepiece protobuf
-    VENV/bin/python tools/golden/clip_t5_pipelines.py tests/data
+    VENV/bin/python tools/golden/clip_t5_pipelines.py tests/data [CASE ...]
 """
 import json
 import os
@@ -42,6 +42,9 @@ CASES = {
     # Guidance against a negative prompt and against the empty one; without T5.
     "large": dict(family="sd3", guidance=4.5, prompt=PROMPT, negative="a blurry cat", size=(24, 16), steps=4, count=2),
     "clips": dict(family="sd3", guidance=3.0, prompt=PROMPT, size=(16, 32), steps=3, count=1),
+    # Two of the steps are guided away from a prediction without the first and the last block, too.
+    "skip": dict(family="sd3", guidance=4.0, prompt=PROMPT, negative="a blurry cat", size=(16, 24), steps=11, count=2,
+                 skip_layers=[0, 2], skip_layer_scale=2.5),
 }
 
 
@@ -123,7 +126,9 @@ def run(name, case, parts):
             image = pipe(**common, latents=packed, max_sequence_length=length, **cfg).images
         else:
             states, _, pooled, _ = pipe.encode_prompt(case["prompt"], None, None, do_classifier_free_guidance=False)
-            image = pipe(**common, latents=noise, negative_prompt=negative).images
+            skip = dict(skip_guidance_layers=case["skip_layers"],
+                        skip_layer_guidance_scale=case["skip_layer_scale"]) if "skip_layers" in case else {}
+            image = pipe(**common, latents=noise, negative_prompt=negative, **skip).images
     out |= dict(states=states[0], pooled=pooled[0], image=image * 2 - 1, sigmas=pipe.scheduler.sigmas)
     print(name, {k: tuple(v.shape) for k, v in out.items()}, pipe.scheduler.sigmas.tolist())
     return {k: v.contiguous().float() for k, v in out.items()}, {"case": json.dumps(dict(case, files=configs(pipe)))}
@@ -133,6 +138,7 @@ if __name__ == "__main__":
     data = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as scratch:
         parts = tokenizers(data, Path(scratch))
-        for name, case in CASES.items():
+        for name in sys.argv[2:] or CASES:
+            case = CASES[name]
             tensors, metadata = run(name, case, parts)
             save_file(tensors, data / case["family"] / f"pipeline_{name}.safetensors", metadata)

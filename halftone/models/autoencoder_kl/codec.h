@@ -27,4 +27,7 @@ class KlCodec final : public Codec {
   WeightNames names_;
 };
 
+// An AutoencoderKL of a model; `usual` is what a file that holds it does not tell.
+std::unique_ptr<Codec> make_codec(const ModelFiles& files, const Config& usual = {});
+
 }  // namespace halftone::autoencoder_kl

@@ -2,25 +2,28 @@
 
 #include <array>
 #include <charconv>
+#include <nlohmann/json.hpp>
 #include <optional>
+
+#include "halftone/models/single_file_names.h"
 
 namespace halftone::clip_text {
 namespace {
 
 constexpr std::string_view kModel = "text_model.", kLayers = "encoder.layers.";
 
-struct Renamed {
+struct ClipName {
   std::string_view from, to;
   StoredRows rows = {};
 };
 // Names without "text_model." in transformers' layout, and in OpenCLIP's.
-constexpr Renamed kOutside[] = {
+constexpr ClipName kOutside[] = {
     {"embeddings.token_embedding.weight", "token_embedding.weight"},
     {"embeddings.position_embedding.weight", "positional_embedding"},
     {"final_layer_norm.", "ln_final."},
 };
 // The same behind a layer's number.
-constexpr Renamed kInside[] = {
+constexpr ClipName kInside[] = {
     {"layer_norm1.", "ln_1."},
     {"layer_norm2.", "ln_2."},
     {"self_attn.q_proj.", "attn.in_proj_", {0, 3}},
@@ -31,8 +34,8 @@ constexpr Renamed kInside[] = {
     {"mlp.fc2.", "mlp.c_proj."},
 };
 
-StoredAs renamed(std::string_view name, std::span<const Renamed> table) {
-  for (const Renamed& entry : table) {
+StoredAs open_clip_name(std::string_view name, std::span<const ClipName> table) {
+  for (const ClipName& entry : table) {
     if (!name.starts_with(entry.from)) continue;
     return {std::string(entry.to) + std::string(name.substr(entry.from.size())), entry.rows};
   }
@@ -62,8 +65,8 @@ StoredAs name_in(Layout layout, const std::string& name) {
   if (layout == Layout::kBare) return {inner};
   if (!in_model) return {std::string(kOpenClipProjection), {}, /*transposed=*/true};
   const auto layer = in_layer(inner, kLayers);
-  if (!layer) return renamed(inner, kOutside);
-  StoredAs stored = renamed(layer->rest, kInside);
+  if (!layer) return open_clip_name(inner, kOutside);
+  StoredAs stored = open_clip_name(layer->rest, kInside);
   stored.name = std::string(kOpenClipLayers) + std::string(layer->number) + "." + stored.name;
   return stored;
 }
@@ -104,6 +107,34 @@ WeightNames names_in(const Checkpoint& checkpoint, const Config& config, const O
     return read.ec == std::errc() && read.ptr == last && number >= first && number < end;
   };
   return names;
+}
+
+Config infer_config(const Checkpoint& checkpoint, const std::string& within, const Config& usual) {
+  const WeightNames names = names_in(checkpoint, usual, {}, within);
+  const StoredShapes shapes(checkpoint, names, "CLIP text encoder");
+  const Shape tokens = shapes.of("text_model.embeddings.token_embedding.weight", 2);
+  const Shape positions = shapes.of("text_model.embeddings.position_embedding.weight", 2);
+  const Shape inner = shapes.of("text_model.encoder.layers.0.mlp.fc1.weight", 2);
+  const int64_t head = usual.hidden_size / usual.heads;
+  int64_t projection = tokens[1];
+  constexpr const char* kProjection = "text_projection.weight";
+  if (shapes.find(kProjection) != nullptr) {
+    projection = shapes.of(kProjection, 2)[names.stored_as(kProjection).transposed ? 1 : 0];
+  }
+  const bool quick = usual.activation == Function::kQuickGelu;
+  // Shapes are no more to be trusted than a config, and held to the same rules.
+  return parse_config(
+      {{"vocab_size", tokens[0]},
+       {"hidden_size", tokens[1]},
+       {"intermediate_size", inner[0]},
+       {"num_hidden_layers", shapes.count("text_model.encoder.layers.", ".layer_norm1.weight")},
+       {"num_attention_heads", tokens[1] / head},
+       {"max_position_embeddings", positions[0]},
+       {"hidden_act", quick ? "quick_gelu" : "gelu"},
+       {"layer_norm_eps", usual.norm_eps},
+       {"projection_dim", projection},
+       {"eos_token_id", tokens[0] - 1}},  // the vocabulary's last
+      shapes.where());
 }
 
 }  // namespace halftone::clip_text

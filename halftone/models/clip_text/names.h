@@ -12,4 +12,8 @@ namespace halftone::clip_text {
 WeightNames names_in(const Checkpoint& checkpoint, const Config& config, const Options& options,
                      const std::string& within = "");
 
+// The config of an encoder that comes without one, from the shapes of its tensors; what they do not
+// tell is as in `usual`.
+Config infer_config(const Checkpoint& checkpoint, const std::string& within, const Config& usual);
+
 }  // namespace halftone::clip_text

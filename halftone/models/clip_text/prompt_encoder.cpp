@@ -4,18 +4,20 @@
 
 #include "halftone/io/json.h"
 #include "halftone/models/clip_text/names.h"
+#include "halftone/models/folder.h"
 
 namespace halftone::clip_text {
 namespace {
 
 class ClipPromptEncoder final : public PromptEncoder {
  public:
-  ClipPromptEncoder(std::string folder, const Config& config, const Options& options,
-                    const std::filesystem::path& tokenizer)
-      : folder_(std::move(folder)),
+  ClipPromptEncoder(const ModelFiles& files, const EncoderPlace& place, const Config& config,
+                    const Options& options)
+      : folder_(place.folder),
+        within_(files.within(place.folder)),
         config_(config),
         options_(options),
-        tokenizer_(tokenizer, config.positions, config.vocab_size) {}
+        tokenizer_(files.of(place.tokenizer), config.positions, config.vocab_size) {}
 
   const std::string& folder() const override { return folder_; }
   int64_t tokens() const override { return tokenizer_.tokens(); }
@@ -33,11 +35,11 @@ class ClipPromptEncoder final : public PromptEncoder {
     return text_inputs(config_, options_, tokens(), {&ids, 1});
   }
   WeightNames names(const Checkpoint& checkpoint) const override {
-    return names_in(checkpoint, config_, options_);
+    return names_in(checkpoint, config_, options_, within_);
   }
 
  private:
-  std::string folder_;
+  std::string folder_, within_;
   Config config_;
   Options options_;
   PromptTokenizer tokenizer_;
@@ -48,13 +50,22 @@ class ClipPromptEncoder final : public PromptEncoder {
 std::unique_ptr<PromptEncoder> make_encoder(const ModelFiles& files, const EncoderPlace& place,
                                             Config* found) {
   const auto file = files.of(place.folder) / "config.json";
-  const Config config = parse_config(read_json_file(file), file.string());
+  Config config;
+  if (has_config(files, place.folder)) {
+    config = parse_config(read_json_file(file), file.string());
+  } else {
+    config = infer_config(Checkpoint::open(files.weights(place.folder)), files.within(place.folder),
+                          place.usual);
+  }
   Options options;
   options.projected = place.projected;
+  if (files.holds(place.folder) && !place.projected_in_file) {
+    options.projected = false;
+    config.projection = config.hidden_size;
+  }
   if (place.states_before_last) options.states_after = config.layers - 1;
   if (found != nullptr) *found = config;
-  return std::make_unique<ClipPromptEncoder>(place.folder, config, options,
-                                             files.of(place.tokenizer));
+  return std::make_unique<ClipPromptEncoder>(files, place, config, options);
 }
 
 }  // namespace halftone::clip_text

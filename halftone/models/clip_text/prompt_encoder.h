@@ -12,6 +12,10 @@ struct EncoderPlace {
   std::string folder, tokenizer;
   bool states_before_last = false;
   bool projected = false;
+  // Where a file holds the encoder: what shapes do not tell, and whether its vector is projected
+  // there, too.
+  Config usual = clip_l();
+  bool projected_in_file = true;
 };
 std::unique_ptr<PromptEncoder> make_encoder(const ModelFiles& files, const EncoderPlace& place,
                                             Config* config = nullptr);

@@ -114,18 +114,17 @@ std::unique_ptr<Conditioner> make_conditioner(const ModelFiles& files) {
 }
 
 std::unique_ptr<Codec> make_codec(const ModelFiles& files) {
-  const fs::path config = files.of("vae") / "config.json";
-  return std::make_unique<autoencoder_kl::KlCodec>(
-      autoencoder_kl::parse_config(read_json_file(config), config.string()), WeightNames{});
+  return autoencoder_kl::make_codec(files);
 }
 
 // Two kinds are told by whether the network reads guidance: dev does, and schnell, which is
 // distilled to few steps, does not.
 Sampling sampling(const ModelFiles& files) {
   Sampling usual;
-  usual.scheduler = scheduler_in(files.base, "FlowMatchEulerDiscreteScheduler");
-  usual.guidance_rule = GuidanceRule::kFromNegative;
   const bool dev = transformer_config(files).guidance;
+  usual.scheduler = scheduler_of(files, "FlowMatchEulerDiscreteScheduler",
+                                 {{"shift", dev ? 3.0 : 1.0}, {"use_dynamic_shifting", dev}});
+  usual.guidance_rule = GuidanceRule::kFromNegative;
   usual.embedded_guidance = dev;
   usual.steps = dev ? 28 : 4;
   usual.guidance = dev ? kUsualGuidance : 0.0f;
@@ -152,7 +151,10 @@ Family family() {
           make_conditioner,
           make_codec,
           sampling,
-          {{"dev", published_dev, 512}, {"schnell", published_schnell, 256}}};
+          {{"dev", published_dev, 512}, {"schnell", published_schnell, 256}},
+          {{"text_encoder", {"text_encoders.clip_l.transformer."}, "tokenizer"},
+           {"text_encoder_2", {"text_encoders.t5xxl.transformer."}, "tokenizer_2"},
+           {"vae", {"vae.", "first_stage_model."}}}};
 }
 
 }  // namespace halftone::flux1

@@ -116,7 +116,7 @@ WeightNames names_in(const Checkpoint& checkpoint) {
 }
 
 TransformerConfig infer_transformer_config(const Checkpoint& checkpoint, const WeightNames& names) {
-  const StoredShapes shapes(checkpoint, names, "FLUX.1");
+  const StoredShapes shapes(checkpoint, names, "FLUX.1 transformer");
   const TransformerConfig usual;
   const Shape embedder = shapes.of("x_embedder.weight", 2);
   const int64_t dim = embedder[0];

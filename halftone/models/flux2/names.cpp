@@ -85,7 +85,7 @@ WeightNames names_in(const Checkpoint& checkpoint) {
 }
 
 TransformerConfig infer_transformer_config(const Checkpoint& checkpoint, const WeightNames& names) {
-  const StoredShapes shapes(checkpoint, names, "FLUX.2");
+  const StoredShapes shapes(checkpoint, names, "FLUX.2 transformer");
   const TransformerConfig usual;
   const Shape embedder = shapes.of("x_embedder.weight", 2);
   const int64_t dim = embedder[0];

@@ -27,6 +27,7 @@ class Sd3Denoiser final : public Denoiser {
   int64_t patch() const override { return TransformerConfig::kPatch; }
   int64_t text_features() const override { return config_.joint_dim; }
   VectorWidths vectors() const override { return {{"pooled", config_.pooled_dim}}; }
+  int64_t skippable_blocks() const override { return config_.layers; }
   std::array<int64_t, 2> most_patches() const override {
     return {config_.most_positions, config_.most_positions};
   }
@@ -37,7 +38,8 @@ class Sd3Denoiser final : public Denoiser {
 
   std::shared_ptr<Graph> build(const DenoiserShape& s, const BuildOptions& options) const override {
     return build_transformer(config_, {s.rows, s.latents[1], s.latents[2], s.text_tokens},
-                             {options.activations, options.tap_blocks, options.mark_ends});
+                             {options.activations, options.tap_blocks, options.mark_ends,
+                              options.skip_blocks});
   }
 
   NamedTensors inputs(const DenoiserShape&, std::span<const Condition* const> rows) const override {
@@ -118,12 +120,14 @@ std::unique_ptr<Conditioner> make_conditioner(const ModelFiles& files) {
   constexpr int64_t kT5Tokens = 256;
   JoinedConditioner::Parts parts;
   clip_text::Config first, second;
-  parts.encoders.push_back(
-      clip_text::make_encoder(files, {"text_encoder", "tokenizer", true, true}, &first));
-  parts.encoders.push_back(
-      clip_text::make_encoder(files, {"text_encoder_2", "tokenizer_2", true, true}, &second));
+  // Single files are of code that takes the first one's vector as it is, and diffusers gives it the
+  // identity for a projection, whatever the file holds.
+  parts.encoders.push_back(clip_text::make_encoder(
+      files, {"text_encoder", "tokenizer", true, true, clip_text::clip_l(), false}, &first));
+  parts.encoders.push_back(clip_text::make_encoder(
+      files, {"text_encoder_2", "tokenizer_2", true, true, clip_text::big_g()}, &second));
   parts.features = transformer_config(files).joint_dim;
-  const bool has_t5 = path_exists(files.of("text_encoder_3"));
+  const bool has_t5 = files.holds("text_encoder_3") || path_exists(files.of("text_encoder_3"));
   if (has_t5) {
     t5::Config t5;
     parts.encoders.push_back(
@@ -151,19 +155,22 @@ std::unique_ptr<Conditioner> make_conditioner(const ModelFiles& files) {
 }
 
 std::unique_ptr<Codec> make_codec(const ModelFiles& files) {
-  const fs::path config = files.of("vae") / "config.json";
-  return std::make_unique<autoencoder_kl::KlCodec>(
-      autoencoder_kl::parse_config(read_json_file(config), config.string()), WeightNames{});
+  autoencoder_kl::Config usual;
+  usual.scaling_factor = 1.5305f;
+  usual.shift_factor = 0.0609f;
+  return autoencoder_kl::make_codec(files, usual);
 }
 
 Sampling sampling(const ModelFiles& files) {
   Sampling usual;
-  usual.scheduler = scheduler_in(files.base, "FlowMatchEulerDiscreteScheduler");
+  usual.scheduler = scheduler_of(files, "FlowMatchEulerDiscreteScheduler", {{"shift", 3.0}});
   usual.scheduler.flow.spacing = FlowSpacing::kTrained;  // diffusers gives it no sigmas
   usual.guidance_rule = GuidanceRule::kFromNegative;
   usual.steps = 28;
-  // What the first version was shown with, and what 3.5 is.
-  usual.guidance = transformer_config(files).norm_heads ? 4.5f : 7.0f;
+  // What the first version was shown with, and what 3.5 is: Medium, told by its dual layers, and
+  // Large.
+  const TransformerConfig config = transformer_config(files);
+  usual.guidance = !config.norm_heads ? 7.0f : config.dual_layers.empty() ? 4.5f : 5.0f;
   return usual;
 }
 
@@ -189,7 +196,11 @@ Family family() {
           make_conditioner,
           make_codec,
           sampling,
-          {{"large", published_large, 333}, {"medium", published_medium, 333}}};
+          {{"large", published_large, 333}, {"medium", published_medium, 333}},
+          {{"text_encoder", {"text_encoders.clip_l.transformer."}, "tokenizer"},
+           {"text_encoder_2", {"text_encoders.clip_g.transformer."}, "tokenizer_2"},
+           {"text_encoder_3", {"text_encoders.t5xxl.transformer."}, "tokenizer_3", true},
+           {"vae", {"vae.", "first_stage_model."}}}};
 }
 
 }  // namespace halftone::sd3

@@ -94,7 +94,7 @@ WeightNames names_in(const Checkpoint& checkpoint) {
 }
 
 TransformerConfig infer_transformer_config(const Checkpoint& checkpoint, const WeightNames& names) {
-  const StoredShapes shapes(checkpoint, names, "Stable Diffusion 3");
+  const StoredShapes shapes(checkpoint, names, "Stable Diffusion 3 transformer");
   const TransformerConfig usual;
   const Shape patches = shapes.of("pos_embed.proj.weight", 4);
   const Shape table = shapes.of("pos_embed.pos_embed", 3);

@@ -36,7 +36,14 @@ class Sd3Builder {
       const Scope scope = root_["transformer_blocks"][std::to_string(i)];
       const auto region = graph.region("transformer_blocks", scope.name());
       const bool last = i + 1 == c_.layers;
+      const Value text_before = text.x, image_before = image.x;
       block(scope, text, image, condition, {c_.dual_layers.contains(i), last});
+      if (options_.skip_blocks.contains(i)) {
+        // What nothing reads is not computed. The block stays in the graph, so that its weights lie
+        // together with others as they do where it is used.
+        text.x = text_before;
+        image.x = image_before;
+      }
       if (!last) tap(scope.name() + ".text", text.x);
       tap(scope.name(), image.x);
       if (i == 0) mark(nn::kAfterFirstBlock, image.x);

@@ -23,6 +23,7 @@ struct TransformerOptions {
   DType activations = DType::kF32;  // F32 or BF16
   bool tap_blocks = false;          // make every block's result an output: the image's, and ".text"
   bool mark_ends = false;           // of its blocks (nn/block_ends.h)
+  std::set<int64_t> skip_blocks = {};  // that the prediction is made without
 };
 
 // Inputs of the graph:

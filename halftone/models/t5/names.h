@@ -10,6 +10,9 @@ namespace halftone::t5 {
 // "text_encoders.t5xxl.transformer."; tensors outside of it are of no concern then.
 WeightNames names_in(const Checkpoint& checkpoint, const std::string& within = "");
 
+// The config of an encoder that comes without one, from the shapes of its tensors.
+Config infer_config(const Checkpoint& checkpoint, const std::string& within);
+
 // All linears of layers in this format.
 QuantizeRecipe layers_recipe(const Format& format);
 

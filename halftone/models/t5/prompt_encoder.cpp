@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "halftone/io/json.h"
+#include "halftone/models/folder.h"
 #include "halftone/models/t5/names.h"
 
 namespace halftone::t5 {
@@ -10,11 +11,11 @@ namespace {
 
 class T5PromptEncoder final : public PromptEncoder {
  public:
-  T5PromptEncoder(std::string folder, const Config& config, int64_t tokens,
-                  const std::filesystem::path& tokenizer)
-      : folder_(std::move(folder)),
+  T5PromptEncoder(const ModelFiles& files, const EncoderPlace& place, const Config& config)
+      : folder_(place.folder),
+        within_(files.within(place.folder)),
         config_(config),
-        tokenizer_(tokenizer, tokens, config.vocab_size) {}
+        tokenizer_(files.of(place.tokenizer), place.tokens, config.vocab_size) {}
 
   const std::string& folder() const override { return folder_; }
   int64_t tokens() const override { return tokenizer_.tokens(); }
@@ -31,10 +32,12 @@ class T5PromptEncoder final : public PromptEncoder {
   NamedTensors inputs(const std::vector<int32_t>& ids) const override {
     return text_inputs(config_, {}, tokens(), {&ids, 1});
   }
-  WeightNames names(const Checkpoint& checkpoint) const override { return names_in(checkpoint); }
+  WeightNames names(const Checkpoint& checkpoint) const override {
+    return names_in(checkpoint, within_);
+  }
 
  private:
-  std::string folder_;
+  std::string folder_, within_;
   Config config_;
   PromptTokenizer tokenizer_;
 };
@@ -44,10 +47,12 @@ class T5PromptEncoder final : public PromptEncoder {
 std::unique_ptr<PromptEncoder> make_encoder(const ModelFiles& files, const EncoderPlace& place,
                                             Config* found) {
   const auto file = files.of(place.folder) / "config.json";
-  const Config config = parse_config(read_json_file(file), file.string());
+  const Config config =
+      has_config(files, place.folder)
+          ? parse_config(read_json_file(file), file.string())
+          : infer_config(Checkpoint::open(files.weights(place.folder)), files.within(place.folder));
   if (found != nullptr) *found = config;
-  return std::make_unique<T5PromptEncoder>(place.folder, config, place.tokens,
-                                           files.of(place.tokenizer));
+  return std::make_unique<T5PromptEncoder>(files, place, config);
 }
 
 }  // namespace halftone::t5

@@ -103,9 +103,7 @@ std::unique_ptr<Conditioner> make_conditioner(const ModelFiles& files) {
 }
 
 std::unique_ptr<Codec> make_codec(const ModelFiles& files) {
-  const fs::path config = files.of("vae") / "config.json";
-  return std::make_unique<autoencoder_kl::KlCodec>(
-      autoencoder_kl::parse_config(read_json_file(config), config.string()), WeightNames{});
+  return autoencoder_kl::make_codec(files);
 }
 
 Sampling sampling(const ModelFiles& files) {
