@@ -178,10 +178,9 @@ LoadedModel Engine::load(const ModelSpec& spec) {
   }
   how.cut_inputs = spec.cut_inputs;
   const std::string what =
-      fmt::format("{}\n{}\n{}\n{}\n{}\n{} {}\n{}\n{}", spec.precision,
-                  how.quantize_activations, loaded.compile.used, loaded.device.used, loaded.threads,
-                  how.stream_blocks, how.stream_encoders, fmt::join(spec.cut_inputs, " "),
-                  state_of(parts.files));
+      fmt::format("{}\n{}\n{}\n{}\n{}\n{} {}\n{}\n{}", spec.precision, how.quantize_activations,
+                  loaded.compile.used, loaded.device.used, loaded.threads, how.stream_blocks,
+                  how.stream_encoders, fmt::join(spec.cut_inputs, " "), state_of(parts.files));
   {
     const std::scoped_lock lock(mutex_);
     loaded.model = models_[what].lock();

@@ -88,7 +88,8 @@ Pipeline::Entry& Pipeline::denoiser_program(const DenoiserShape& shape, const Us
   }
   const auto build = [&] {
     const auto graph = model_->denoiser().build(
-        shape, {model_->options().activations, use.tap_blocks, use.part.has_value(), use.skip_blocks});
+        shape,
+        {model_->options().activations, use.tap_blocks, use.part.has_value(), use.skip_blocks});
     if (use.part) add_cache(*graph);
     if (use.sampler) add_sampler(*graph, *use.sampler);
     return graph;

@@ -259,8 +259,8 @@ BlockOutputs Pipeline::block_outputs(const Tensor& latents, const SamplerStep& a
   const float time = model_->denoiser().time(at);
   const Condition* row = &condition;
   const AdapterChoices* adapters = &adapters_;
-  Program& program =
-      prepare(forward_of(latents.shape(), {&time, 1}, {{&row, 1}, {&adapters, 1}}), {.tap_blocks = true});
+  Program& program = prepare(forward_of(latents.shape(), {&time, 1}, {{&row, 1}, {&adapters, 1}}),
+                             {.tap_blocks = true});
   program.set_input("latents", latents);
   program.run();
   BlockOutputs blocks;
