@@ -67,6 +67,7 @@ void check_settings(const ConfigReader& file, TokenizerSettings& settings) {
   file.must_be("add_bos_token", clip);
   file.must_be("add_eos_token", true);
   file.must_be("split_special_tokens", false);
+  if (t5) file.must_be("unk_id", 2);  // as every T5 has it, and its other files say
   file.must_be("padding_side", "right");
   file.must_be("truncation_side", "right");
   if (file.has("sp_model_kwargs") && !file.field("sp_model_kwargs").empty()) {

@@ -261,6 +261,13 @@ TEST_F(TextTokenizers, SettingsThatAskForSomethingElseAreNamed) {
   EXPECT_THAT(
       with([](json& f) { f["added_tokens_decoder"]["3"] = {{"content", "<|endoftext|>"}}; }),
       HasSubstr("'added_tokens_decoder' has '<|endoftext|>' as 3"));
+  // T5's newer files say its unknown piece a second time.
+  t5();
+  edit("tokenizer_config.json", [](json& f) { f["unk_id"] = 2; });
+  expect_golden(load_tokenizer(folder_), "t5");
+  edit("tokenizer_config.json", [](json& f) { f["unk_id"] = 3; });
+  EXPECT_THAT(error(), HasSubstr("tokenizer_config.json: 'unk_id'"));
+  clip();
   // 1e30 is how a tokenizer without a length is written.
   copy("clip/tokenizer_config.json");
   edit("tokenizer_config.json", [](json& f) { f["model_max_length"] = 1e30; });
