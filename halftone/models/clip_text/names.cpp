@@ -106,4 +106,14 @@ WeightNames names_in(const Checkpoint& checkpoint, const Config& config, const O
   return names;
 }
 
+QuantizeRecipe layers_recipe(const Format& format) {
+  QuantizeRecipe recipe;
+  recipe.format = format;
+  recipe.activations = false;
+  recipe.include = {"text_model.encoder.layers.*.weight"};
+  recipe.keep = {
+      {"text_projection.weight", "one small product makes the vector of a whole prompt"}};
+  return recipe;
+}
+
 }  // namespace halftone::clip_text

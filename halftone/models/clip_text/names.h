@@ -12,4 +12,7 @@ namespace halftone::clip_text {
 WeightNames names_in(const Checkpoint& checkpoint, const Config& config, const Options& options,
                      const std::string& within = "");
 
+// All linears of layers in this format, with inputs as they are.
+QuantizeRecipe layers_recipe(const Format& format);
+
 }  // namespace halftone::clip_text

@@ -35,6 +35,7 @@ class ClipPromptEncoder final : public PromptEncoder {
   WeightNames names(const Checkpoint& checkpoint) const override {
     return names_in(checkpoint, config_, options_);
   }
+  QuantizeRecipe recipe(const Format& format) const override { return layers_recipe(format); }
 
  private:
   std::string folder_;

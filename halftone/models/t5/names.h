@@ -10,7 +10,7 @@ namespace halftone::t5 {
 // "text_encoders.t5xxl.transformer."; tensors outside of it are of no concern then.
 WeightNames names_in(const Checkpoint& checkpoint, const std::string& within = "");
 
-// All linears of layers in this format.
+// All linears of layers in this format, with inputs as they are.
 QuantizeRecipe layers_recipe(const Format& format);
 
 }  // namespace halftone::t5

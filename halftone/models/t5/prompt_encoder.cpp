@@ -32,6 +32,7 @@ class T5PromptEncoder final : public PromptEncoder {
     return text_inputs(config_, {}, tokens(), {&ids, 1});
   }
   WeightNames names(const Checkpoint& checkpoint) const override { return names_in(checkpoint); }
+  QuantizeRecipe recipe(const Format& format) const override { return layers_recipe(format); }
 
  private:
   std::string folder_;
