@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "halftone/base/error.h"
@@ -32,7 +33,7 @@ Choice choose_compile(const std::string& asked, const Backend& backend) {
 // Everything that ran in another way than asked for.
 std::vector<std::string> fallbacks_of(const LoadedModel& loaded) {
   std::vector<std::string> lines;
-  for (const Choice* choice : {&loaded.device, &loaded.precision}) {
+  for (const Choice* choice : {&loaded.device, &loaded.precision, &loaded.text_precision}) {
     if (choice->how == "fallback") {
       lines.push_back(
           fmt::format("{} instead of {}: {}", choice->used, choice->asked, choice->why));
@@ -46,6 +47,13 @@ std::vector<std::string> fallbacks_of(const LoadedModel& loaded) {
   for (const auto& kept : loaded.model->report().quantized.kept) {
     if (kept.unsupported) {
       lines.push_back(fmt::format("'{}' stays in high precision: {}", kept.weight, kept.reason));
+    }
+  }
+  for (const EncoderReport& encoder : loaded.model->report().encoders) {
+    for (const auto& kept : encoder.quantized.kept) {
+      if (!kept.unsupported) continue;
+      lines.push_back(fmt::format("{}: '{}' stays in high precision: {}", encoder.folder,
+                                  kept.weight, kept.reason));
     }
   }
   for (const AdapterChoice& choice : loaded.adapters) {
@@ -103,8 +111,17 @@ GenerateRequest LoadedModel::request(const std::string& prompt) const {
   return request;
 }
 
+bool LoadedModel::tells_text_precision() const {
+  return text_precision.asked != "auto" ||
+         std::ranges::any_of(model->report().encoders,
+                             [](const EncoderReport& encoder) { return !encoder.formats.empty(); });
+}
+
 std::unique_ptr<Pipeline> LoadedModel::make_pipeline(std::shared_ptr<Arena> arena) const {
-  return std::make_unique<Pipeline>(model, cancelled, std::move(arena));
+  auto pipeline = std::make_unique<Pipeline>(model, cancelled, std::move(arena));
+  if (takes_turns) pipeline->take_turns();
+  pipeline->set_tiles(tiles);
+  return pipeline;
 }
 
 Backend Engine::backend(const std::string& device) {
@@ -133,7 +150,9 @@ LoadedModel Engine::load(const ModelSpec& spec) {
 
   LoadOptions how;
   set_precision(spec.precision, backend.info, how);
+  set_text_precision(spec.text_precision, how);
   how.compile = loaded.compile.used == "on";
+  how.bare = spec.bare;
   how.kernels = backend.kernels;
   how.stream = backend.stream(loaded.threads);
   StoredChoice stored;
@@ -142,8 +161,9 @@ LoadedModel Engine::load(const ModelSpec& spec) {
     how.quantize_activations = stored.as_stored;
   }
   const std::string what =
-      fmt::format("{}\n{}\n{}\n{}\n{}\n{}", spec.precision, how.quantize_activations,
-                  loaded.compile.used, loaded.device.used, loaded.threads, state_of(parts.files));
+      fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", spec.precision, how.quantize_activations,
+                  spec.text_precision, spec.bare, loaded.compile.used, loaded.device.used,
+                  loaded.threads, state_of(parts.files));
   {
     const std::scoped_lock lock(mutex_);
     loaded.model = models_[what].lock();
@@ -157,6 +177,7 @@ LoadedModel Engine::load(const ModelSpec& spec) {
   loaded.sampling = parts.recommended;
   loaded.device_info = backend.info;
   loaded.precision = chosen_precision(spec.precision, backend.info, loaded.model->report(), stored);
+  loaded.text_precision = chosen_text_precision(spec.text_precision, backend.info, *loaded.model);
   for (const LoraChoice& lora : spec.loras) {
     loaded.adapters.push_back({loaded.model->load_adapter(lora.file), lora.strength});
     loaded.adapters.back().adapter->lora().check_strength(lora.strength);

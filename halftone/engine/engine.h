@@ -29,8 +29,11 @@ struct ModelSpec {
   std::string path;  // a folder in diffusers layout, or a denoiser as a single file
   std::string base;  // with a single file: the folder of everything else
   std::string precision = "auto", compile = "auto", device = "auto";
+  // Of the text encoders: auto is as their files have them, or the name of a format.
+  std::string text_precision = "auto";
   std::vector<LoraChoice> loras;
   int threads = 0;                  // 0: all
+  bool bare = false;                // no weights are placed before arrange() (arrange.h)
   bool strict = false;              // a fallback is an Error
   double threshold = 0.99;          // of a certificate's velocity cosine, for precision auto
   std::function<bool()> cancelled;  // asked between kernels; true ends a run
@@ -42,13 +45,18 @@ struct LoadedModel {
   std::shared_ptr<const Model> model;
   std::unique_ptr<Pipeline> pipeline;
   Sampling sampling;  // the family's, and what the folder says of itself
-  Choice precision, compile, device;
+  Choice precision, text_precision, compile, device;
   DeviceInfo device_info;
   AdapterChoices adapters;
+  bool takes_turns = false;       // as Pipeline has it
+  std::optional<TileSize> tiles;  // the same
   int threads = 1, threads_asked = 1;
   std::vector<std::string> fallbacks;  // one line each
   std::function<bool()> cancelled;     // as in its specification
   double seconds = 0;
+
+  // Whether the text encoders run otherwise than their files have them.
+  bool tells_text_precision() const;
 
   // Another worker on this model.
   std::unique_ptr<Pipeline> make_pipeline(

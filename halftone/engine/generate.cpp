@@ -57,25 +57,42 @@ JobRequest job_of(const GenerateRequest& request, int64_t index) {
   return job;
 }
 
-}  // namespace
-
-ModelMemory plan_generate(Pipeline& pipeline, const GenerateRequest& request) {
-  const Model& model = pipeline.model();
-  check_prompts(request, model.parts());
+// What a request's memory follows from.
+struct Planning {
+  Shape latents;
   SamplerGraph sampler;
-  sampler.jobs = std::min(request.batch, request.count);
-  std::vector<std::string> prompts = {request.prompt};
+  std::vector<std::string> prompts;
+};
+
+Planning planning_of(const Model& model, const GenerateRequest& request) {
+  check_prompts(request, model.parts());
+  Planning what;
+  what.sampler.jobs = std::min(request.batch, request.count);
+  what.prompts = {request.prompt};
   if (takes_two(request, model.sampling())) {
-    sampler.rule = model.sampling().guidance_rule;
-    prompts.push_back(request.negative);
+    what.sampler.rule = model.sampling().guidance_rule;
+    what.prompts.push_back(request.negative);
   }
-  const Shape latents = model.latent_shape(request.width, request.height);
+  what.latents = model.latent_shape(request.width, request.height);
+  const Shape& latents = what.latents;
   const Schedule schedule =
       make_schedule(request.scheduler.value_or(model.sampling().scheduler), request.steps,
                     model.denoiser().image_tokens({latents[1], latents[2], latents[3]}));
-  sampler.memories = schedule.memories;
-  sampler.noise = schedule.uses_noise();
-  return pipeline.plan(latents, sampler, prompts, request.adapters);
+  what.sampler.memories = schedule.memories;
+  what.sampler.noise = schedule.uses_noise();
+  return what;
+}
+
+}  // namespace
+
+ModelMemory plan_generate(Pipeline& pipeline, const GenerateRequest& request) {
+  const Planning what = planning_of(pipeline.model(), request);
+  return pipeline.plan(what.latents, what.sampler, what.prompts, request.adapters);
+}
+
+PhaseMemory plan_generate_phases(Pipeline& pipeline, const GenerateRequest& request) {
+  const Planning what = planning_of(pipeline.model(), request);
+  return pipeline.plan_phases(what.latents, what.sampler, what.prompts, request.adapters);
 }
 
 GeneratedPicture finish_picture(Stepper& stepper, const Job& job, int index,

@@ -26,12 +26,26 @@ struct LoadOptions {
   // Where the weights are quantized already: quantize activations too, as the format asks, or
   // compute with what the weights stand for.
   bool quantize_activations = true;
+  // The format of the weights of the text encoders' linears, and what encoders compute in where
+  // that is not `activations`. Without a format weights are as their files have them.
+  std::optional<Format> text_format;
+  std::optional<DType> text_activations;
   bool compile = true;  // fuse and merge; on devices also record
+  // Files are read and checked, but no weights are placed yet: Model::with_placed does that.
+  bool bare = false;
   const Kernels* kernels = nullptr;
   Stream stream;
 };
 
+// What a text encoder runs in.
+struct EncoderReport {
+  std::string folder;
+  QuantizeReport quantized;
+  std::map<std::string, int> formats;  // format -> linears whose weights are in it
+};
+
 struct LoadReport {
+  std::vector<EncoderReport> encoders;
   QuantizeReport quantized;            // of the denoiser
   std::map<std::string, int> formats;  // format -> linears that run in it
   bool stored = false;                 // some weights were quantized in the file
@@ -52,8 +66,9 @@ using WeightQuantizer =
 class ModelPart {
  public:
   // `graphs` show which weights are used together: on a device some lie together.
+  // `memory` is the device's, or stands for it in plans; null on the CPU.
   ModelPart(Weights weights, std::span<const std::shared_ptr<Graph>> graphs, CompileOptions compile,
-            const LoadOptions& options);
+            const LoadOptions& options, DeviceContext* memory);
 
   const Weights& weights() const { return weights_; }
   // Options that say which weights lie together.
@@ -71,6 +86,12 @@ class ModelPart {
   CompileOptions compile_;
   std::vector<WeightStack> stacks_;  // weights that lie together on a device
   std::map<std::string, size_t> stack_of_;
+};
+
+// Parts whose weights are in memory where the model runs.
+struct PlacedParts {
+  bool text = false;     // encoders
+  bool picture = false;  // denoiser and codec
 };
 
 // An adapter, ready to be attached to rows of any job.
@@ -104,6 +125,10 @@ class Model {
   std::string encoders_hash() const;
   std::string codec_hash() const;
 
+  DType text_activations() const {
+    return options_.text_activations.value_or(options_.activations);
+  }
+  PlacedParts placed() const { return {has_encoders(), denoiser_weights_ != nullptr}; }
   bool has_encoders() const { return encoders_.empty() || encoders_[0] != nullptr; }
   const ModelPart& encoder_part(size_t index) const { return *encoders_[index]; }
   const ModelPart& denoiser_part() const { return *denoiser_weights_; }
@@ -129,25 +154,50 @@ class Model {
   // The same without encoders of text, whose memory is free once no one else has them. Prompts are
   // to be known by then: Pipeline::remember.
   std::shared_ptr<const Model> without_encoders() const;
+  // This model with these parts placed and no others. Those that it has already are shared; others
+  // are made from the files, and converted anew. What it has no longer is free once nobody else has
+  // it: another model, or a program. Not after with_recipe or with_weights.
+  std::shared_ptr<const Model> with_placed(PlacedParts parts) const;
+  // This model without encoders, whose linears' weights will be in this format when they are
+  // placed; none: as their files have them.
+  std::shared_ptr<const Model> with_text_format(const std::optional<Format>& format) const;
+  // This model with all parts placed in memory that is only imagined: for plans.
+  std::shared_ptr<const Model> imagined() const;
+  bool is_imagined() const { return imagined_; }
   // What a recipe would convert and keep, without converting anything.
   QuantizeReport plan_recipe(const QuantizeRecipe& recipe) const;
 
  private:
   Model() = default;
   std::shared_ptr<Graph> smallest_graph() const;
-  std::shared_ptr<const ModelPart> load_part(const Checkpoint& file,
-                                             std::span<const std::shared_ptr<Graph>> graphs,
-                                             const WeightNames& names) const;
-  void load_denoiser();
+  // What encoders are to run in, and their weights as they lie in the files.
+  void read_encoder(size_t index);
+  void choose_text_formats();
+  void read_denoiser();
+  void read_codec();
+  std::shared_ptr<const ModelPart> make_part(const Weights& originals,
+                                             const QuantizeReport& quantized,
+                                             std::optional<QuantizeRecipe> recipe,
+                                             std::span<const std::shared_ptr<Graph>> graphs) const;
+  void place_text();
+  void place_picture();
   void report_formats(const QuantizeReport& quantized);
 
   ModelParts parts_;
   LoadOptions options_;
   LoadReport report_;
   std::vector<std::shared_ptr<const Checkpoint>> files_;  // encoders, denoiser, codec
+  struct Encoder {
+    Weights originals;  // as they lie in the file
+    std::optional<QuantizeRecipe> recipe;
+  };
+  std::vector<Encoder> texts_;
   std::vector<std::shared_ptr<const ModelPart>> encoders_;
   std::shared_ptr<const ModelPart> denoiser_weights_, codec_weights_;
-  Weights originals_;  // of the denoiser, as they lie in the file
+  // As they lie in the files, of the denoiser and the codec.
+  Weights originals_, codec_originals_;
+  std::optional<QuantizeRecipe> recipe_;  // of the denoiser
+  bool imagined_ = false;
 };
 
 }  // namespace halftone

@@ -28,6 +28,47 @@ void add_weights(const Weights& weights, ModelMemory& memory) {
   }
 }
 
+// What is resident together, and the largest of what runs one after the other.
+struct Planned {
+  explicit Planned(bool device) : on_device(device) {}
+
+  // What a program takes, with what others hold meanwhile.
+  RunningNeeds needs_of(const Program& program, int64_t beside) const {
+    const MemoryUse& use = program.memory();
+    if (on_device) return {use.arena + use.workspace, use.resident};
+    return {use.working() + beside, 0};
+  }
+
+  void add(const Weights& weights) { add_weights(weights, memory); }
+  // `beside` is what others hold meanwhile.
+  void consider(const Program& program, int64_t beside) {
+    const MemoryUse& use = program.memory();
+    if (on_device) {  // results lie among the values, and inputs of all programs stay
+      if (seen.insert(&program).second) memory.borders += use.resident;
+      if (use.arena + use.workspace > memory.arena + memory.workspace) {
+        memory.arena = use.arena;
+        memory.workspace = use.workspace;
+      }
+      return;
+    }
+    if (use.working() + beside > memory.running()) {
+      memory.library = use.library;
+      memory.arena = use.arena;
+      memory.workspace = use.workspace;
+      memory.borders = use.borders + beside;
+    }
+  }
+
+  RunningNeeds running() const {
+    if (on_device) return {memory.arena + memory.workspace, memory.borders};
+    return {memory.running(), 0};
+  }
+
+  bool on_device;
+  ModelMemory memory;
+  std::set<const Program*> seen;
+};
+
 // Adapters of all rows, each once, in the order in which they are first met.
 std::vector<std::shared_ptr<const Adapter>> slots_of(const Rows& rows) {
   std::vector<std::shared_ptr<const Adapter>> slots;
@@ -85,7 +126,8 @@ Pipeline::Entry& Pipeline::entry(Programs& programs, const std::string& key, con
   if (!adapters.empty()) with_adapters.insert(part.weights().begin(), part.weights().end());
   const Weights& weights = adapters.empty() ? part.weights() : with_adapters;
   const auto graph = compile(*build(), how, *load.kernels, load.stream).graph;
-  const ProgramOptions options{load.kernels, load.stream, load.compile, cancelled_};
+  const ProgramOptions options{load.kernels, load.stream, load.compile, cancelled_,
+                               model_->is_imagined()};
   programs.push_front({key,
                        std::make_unique<Program>(graph, weights, options, arena_),
                        {},
@@ -103,7 +145,7 @@ void Pipeline::add_note(const std::string& note) {
 
 Pipeline::Entry& Pipeline::encoder_program(size_t index, int64_t tokens) {
   return entry(encoders_[index], std::to_string(tokens), model_->encoder_part(index), {}, [&] {
-    return model_->conditioner().build(index, tokens, {model_->options().activations, false});
+    return model_->conditioner().build(index, tokens, {model_->text_activations(), false});
   });
 }
 
@@ -136,35 +178,55 @@ Pipeline::Entry& Pipeline::picture_program(const Shape& pictures) {
   });
 }
 
+void Pipeline::take_turns() {
+  takes_turns_ = true;
+  need({});
+  loaded_ = model_;
+}
+
+void Pipeline::need(PlacedParts parts) {
+  const PlacedParts now = model_->placed();
+  if (!takes_turns_) {
+    HT_ASSERT((now.text || !parts.text) && (now.picture || !parts.picture));
+    return;
+  }
+  if (parts.text == now.text && parts.picture == now.picture) return;
+  // What goes is gone before anything comes.
+  for (Programs& programs : encoders_) programs.clear();
+  for (Programs* programs : {&denoisers_, &decoders_, &picture_encoders_}) programs->clear();
+  arena_->release();
+  model_ = model_->with_placed({});
+  give_back_freed_memory();
+  model_ = model_->with_placed(parts);
+}
+
 ModelMemory Pipeline::plan(const Shape& latents, const SamplerGraph& sampler,
                            std::span<const std::string> prompts, const AdapterChoices& adapters) {
-  const int64_t rows = sampler.jobs * (sampler.rule == GuidanceRule::kNone ? 1 : 2);
-  ModelMemory memory;
-  for (size_t i = 0; i < encoders_.size(); ++i) {
-    if (model_->has_encoders()) add_weights(model_->encoder_part(i).weights(), memory);
+  const PhaseMemory phases = plan_phases(latents, sampler, prompts, adapters);
+  if (takes_turns_) return phases.turns();
+  arena_->expect(phases.all.arena + phases.all.workspace);
+  return phases.all;
+}
+
+PhaseMemory Pipeline::plan_phases(const Shape& latents, const SamplerGraph& sampler,
+                                  std::span<const std::string> prompts,
+                                  const AdapterChoices& adapters) {
+  const PlacedParts now = model_->placed();
+  if (!model_->is_imagined() && (takes_turns_ || !now.text || !now.picture)) {
+    Pipeline planner(model_->imagined());
+    planner.remembered_ = remembered_;
+    planner.tiles_ = tiles_;
+    return planner.plan_phases(latents, sampler, prompts, adapters);
   }
-  add_weights(model_->denoiser_part().weights(), memory);
-  add_weights(model_->codec_part().weights(), memory);
+  const int64_t rows = sampler.jobs * (sampler.rule == GuidanceRule::kNone ? 1 : 2);
   const bool on_device = model_->options().stream.device != nullptr;
-  std::set<const Program*> seen;
-  // `beside` is what others hold meanwhile.
-  const auto consider = [&](const Entry& entry, int64_t beside = 0) {
-    const MemoryUse& use = entry.program->memory();
-    if (on_device) {  // results lie among the values, and inputs of all programs stay
-      if (seen.insert(entry.program.get()).second) memory.borders += use.resident;
-      if (use.arena + use.workspace > memory.arena + memory.workspace) {
-        memory.arena = use.arena;
-        memory.workspace = use.workspace;
-      }
-      return;
-    }
-    if (use.working() + beside > memory.running()) {
-      memory.library = use.library;
-      memory.arena = use.arena;
-      memory.workspace = use.workspace;
-      memory.borders = use.borders + beside;
-    }
-  };
+  Planned text(on_device), picture(on_device), all(on_device);
+  for (size_t i = 0; i < encoders_.size() && model_->has_encoders(); ++i) {
+    for (Planned* to : {&text, &all}) to->add(model_->encoder_part(i).weights());
+  }
+  for (const ModelPart* part : {&model_->denoiser_part(), &model_->codec_part()}) {
+    for (Planned* to : {&picture, &all}) to->add(part->weights());
+  }
   const Conditioner& conditioner = model_->conditioner();
   std::vector<int64_t> texts;
   for (const std::string& prompt : prompts) {
@@ -175,12 +237,15 @@ ModelMemory Pipeline::plan(const Shape& latents, const SamplerGraph& sampler,
     const PromptTokens tokens = conditioner.tokenize(prompt);
     texts.push_back(conditioner.text_tokens(tokens));
     for (size_t i = 0; i < encoders_.size(); ++i) {
-      consider(encoder_program(i, conditioner.tokens(i, tokens)));
+      const Program& program = *encoder_program(i, conditioner.tokens(i, tokens)).program;
+      for (Planned* to : {&text, &all}) to->consider(program, 0);
     }
   }
   const AdapterChoices* row = &adapters;
   const auto slots = slots_of({{}, {&row, 1}});
-  for (size_t i = 0; i < slots.size(); ++i) add_weights(slots[i]->weights(i), memory);
+  for (size_t i = 0; i < slots.size(); ++i) {
+    for (Planned* to : {&text, &picture, &all}) to->add(slots[i]->weights(i));
+  }
   // Rows take turns with the prompts.
   for (size_t i = 0; static_cast<int64_t>(texts.size()) < rows; ++i) texts.push_back(texts[i]);
   const Shape one{latents[1], latents[2], latents[3]};
@@ -189,13 +254,31 @@ ModelMemory Pipeline::plan(const Shape& latents, const SamplerGraph& sampler,
   // Of jobs: latents, and what the sampler remembers.
   const int64_t of_jobs = sampler.jobs * (1 + static_cast<int64_t>(sampler.memories)) *
                           latents.numel() * static_cast<int64_t>(sizeof(float));
-  const Entry& denoiser = denoiser_program(shape, {false, sampler}, slots);
-  const int64_t of_denoiser = denoiser.program->memory().resident;  // inputs that it was given
-  consider(denoiser, of_jobs);
-  consider(decoder_program({1, latents[1], latents[2], latents[3]}), of_jobs + of_denoiser);
-  arena_->expect(memory.arena + memory.workspace);
-  if (on_device) memory.borders += of_jobs;
-  return memory;
+  const Program& denoiser = *denoiser_program(shape, {false, sampler}, slots).program;
+  const int64_t of_denoiser = denoiser.memory().resident;  // inputs that it was given
+  const Shape whole{1, latents[1], latents[2], latents[3]}, together = decoded_together(whole);
+  const Program& decoder = *decoder_program(together).program;
+  int64_t beside = of_jobs + of_denoiser;
+  if (together !=
+      whole) {  // the picture that tiles are put into, and the latents they are cut from
+    const int64_t scale = model_->codec().scale();
+    beside +=
+        (3 * scale * scale + whole[1]) * whole[2] * whole[3] * static_cast<int64_t>(sizeof(float));
+  }
+  for (Planned* to : {&picture, &all}) {
+    to->consider(denoiser, of_jobs);
+    to->consider(decoder, beside);
+    if (on_device) to->memory.borders += of_jobs;
+  }
+  PhaseMemory phases{text.memory, picture.memory, all.memory, 0, {}, {}, {}};
+  for (size_t i = 0; i < slots.size(); ++i) {
+    for (const auto& [name, weight] : slots[i]->weights(i)) phases.adapters += byte_size_of(weight);
+  }
+  phases.encoding = text.running();
+  phases.denoising = picture.needs_of(denoiser, of_jobs);
+  if (on_device) phases.denoising.kept += of_jobs;
+  phases.decoding = picture.needs_of(decoder, beside);
+  return phases;
 }
 
 ModelMemory Pipeline::plan_encoding(const Shape& pictures, std::span<const std::string> prompts) {
@@ -253,17 +336,24 @@ Condition Pipeline::encode(const std::string& prompt) {
     known_.splice(known_.begin(), known_, it);
     return known_.front().condition;
   }
+  encoder_results(prompt);
+  return known_.front().condition;
+}
+
+std::vector<NamedTensors> Pipeline::encoder_results(const std::string& prompt) {
   const Conditioner& conditioner = model_->conditioner();
   const PromptTokens tokens = conditioner.tokenize(prompt);
   add_note(conditioner.note(prompt));
+  need({.text = true, .picture = false});
   std::vector<NamedTensors> results;
   for (size_t i = 0; i < encoders_.size(); ++i) {
     Program& program = *encoder_program(i, conditioner.tokens(i, tokens)).program;
     results.push_back(program.run(conditioner.inputs(i, tokens)));
   }
+  known_.remove_if([&](const Known& known) { return known.prompt == prompt; });
   if (known_.size() == kMostPrompts) known_.pop_back();
   known_.push_front({prompt, conditioner.condition(tokens, results)});
-  return known_.front().condition;
+  return results;
 }
 
 // Positions and texts are the same for all steps of a picture: they go up once.
@@ -271,6 +361,7 @@ Program& Pipeline::prepare(const Shape& latents, std::span<const float> times, c
                            const Use& use) {
   const auto count = rows.conditions.size();
   HT_ASSERT(times.size() == count);
+  need({.text = false, .picture = true});
   const Denoiser& denoiser = model_->denoiser();
   std::vector<int64_t> texts;
   for (const Condition* condition : rows.conditions) {
@@ -378,13 +469,28 @@ BlockOutputs Pipeline::block_outputs(const Tensor& latents, const SamplerStep& a
 }
 
 Tensor Pipeline::decode(const Tensor& latents) {
+  need({.text = false, .picture = true});
   // What products of the steps packed operands into is free, but not the system's again: decoding
   // is where the most memory is needed.
   give_back_freed_memory();
-  return decoder_program(latents.shape()).program->run({{"latents", latents}}).at("image");
+  const Shape& whole = latents.shape();
+  const auto decode_one = [&](const Tensor& part) {
+    return decoder_program(part.shape()).program->run({{"latents", part}}).at("image");
+  };
+  const Shape together = decoded_together(whole);
+  if (together == whole) return decode_one(latents);
+  return decode_tiles(fetch(latents), model_->codec().scale(), *tiles_, decode_one);
+}
+
+Shape Pipeline::decoded_together(const Shape& latents) const {
+  if (!tiles_) return latents;
+  const int64_t h = tile_row(latents[2], *tiles_).size, w = tile_row(latents[3], *tiles_).size;
+  if (h == latents[2] && w == latents[3]) return latents;
+  return {1, latents[1], h, w};
 }
 
 Tensor Pipeline::encode_pictures(const Tensor& pictures) {
+  need({.text = false, .picture = true});
   return as_float(
       picture_program(pictures.shape()).program->run({{"image", pictures}}).at("latents"));
 }
@@ -396,6 +502,7 @@ void Pipeline::observe_linears(LinearObserver observer) {
 
 void Pipeline::set_recipe(const std::optional<QuantizeRecipe>& recipe,
                           const WeightQuantizer& quantizer) {
+  HT_ASSERT(!takes_turns_);
   denoisers_.clear();
   model_ = loaded_->with_recipe(recipe, quantizer);
 }

@@ -145,7 +145,7 @@ Program::Program(std::shared_ptr<const Graph> graph, const Weights& weights,
   const DeviceGuard guard(device());
   bind_weights(weights);
   memory_.arena = plan_.arena_bytes;
-  prepare_launches(*graph_, plan_, options_, bound_);
+  if (!options_.plan_only) prepare_launches(*graph_, plan_, options_, bound_);
   plan_launches(*graph_, plan_, options_, bound_, memory_, notes_);
   for (const auto* side : {&graph_->inputs(), &graph_->outputs()}) {
     for (const auto& [name, value] : *side) {
