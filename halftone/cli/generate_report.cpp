@@ -24,6 +24,20 @@ ordered_json precision_json(const GenerateOutcome& outcome) {
   return json;
 }
 
+ordered_json text_precision_json(const GenerateOutcome& outcome) {
+  ordered_json json = choice_json(outcome.loaded.text_precision);
+  json["encoders"] = ordered_json::array();
+  for (const EncoderReport& encoder : outcome.loaded.model->report().encoders) {
+    ordered_json kept = ordered_json::array();
+    for (const auto& [weight, reason, unsupported] : encoder.quantized.kept) {
+      kept.push_back({{"weight", weight}, {"reason", reason}});
+    }
+    json["encoders"].push_back(
+        {{"folder", encoder.folder}, {"linears", encoder.formats}, {"kept", std::move(kept)}});
+  }
+  return json;
+}
+
 ordered_json loras_json(const GenerateOutcome& outcome) {
   ordered_json list = ordered_json::array();
   for (const AdapterChoice& choice : outcome.loaded.adapters) {
@@ -34,6 +48,11 @@ ordered_json loras_json(const GenerateOutcome& outcome) {
                     {"unmatched", report.unmatched}});
   }
   return list;
+}
+
+void print_arrangement(std::FILE* to, const ArrangedMemory& kept) {
+  if (const std::string line = kept.line(); !line.empty()) fmt::print(to, "  {}\n", line);
+  std::fflush(to);
 }
 
 }  // namespace
@@ -50,6 +69,7 @@ ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outc
                       {"steps", options.steps},
                       {"guidance", options.guidance},
                       {"precision", precision_json(outcome)},
+                      {"text_precision", text_precision_json(outcome)},
                       {"compile", choice_json(outcome.loaded.compile)},
                       {"device", choice_json(outcome.loaded.device)},
                       {"loras", loras_json(outcome)},
@@ -68,21 +88,23 @@ ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outc
                         {"values", outcome.planned.arena + outcome.planned.borders},
                         {"scratch", outcome.planned.workspace + outcome.planned.library},
                         {"process", outcome.planned.process},
-                        {"weights_in_files", outcome.planned.file_weights}}}};
+                        {"weights_in_files", outcome.planned.file_weights}}},
+                      {"memory", {{"plan", memory_plan_json(outcome.kept)}}}};
   if (outcome.loaded.context != nullptr) out["peak_bytes"]["on_host"] = outcome.host_measured;
   out["images"] = ordered_json::array();
   for (const auto& file : outcome.files) out["images"].push_back(file.string());
   return out;
 }
 
-void print_plan(std::FILE* to, const ModelMemory& memory, const LoadedModel& loaded) {
+void print_plan(std::FILE* to, const ArrangedMemory& kept, const LoadedModel& loaded) {
+  const ModelMemory& memory = kept.memory;
   std::string parts =
       fmt::format("values {} + scratch {}", human_bytes(memory.arena + memory.borders),
                   human_bytes(memory.workspace + memory.library));
   if (loaded.context != nullptr) {
     fmt::print(to, "memory: {} of {} (weights {} + {})\n", human_bytes(memory.peak()),
                loaded.device.used, human_bytes(memory.owned_weights), parts);
-    std::fflush(to);
+    print_arrangement(to, kept);
     return;
   }
   parts += fmt::format(" + process {}", human_bytes(memory.process));
@@ -91,7 +113,7 @@ void print_plan(std::FILE* to, const ModelMemory& memory, const LoadedModel& loa
   }
   fmt::print(to, "memory: {} ({}); weights read in place from files: {}\n",
              human_bytes(memory.peak()), parts, human_bytes(memory.file_weights));
-  std::fflush(to);
+  print_arrangement(to, kept);
 }
 
 void print_summary(std::FILE* to, const GenerateOptions& options, const GenerateOutcome& outcome) {
@@ -103,6 +125,9 @@ void print_summary(std::FILE* to, const GenerateOptions& options, const Generate
              outcome.loaded.device.used);
   if (!outcome.loaded.model->report().formats.empty())
     fmt::print(to, "  {}\n", outcome.loaded.precision.why);
+  if (outcome.loaded.tells_text_precision())
+    fmt::print(to, "  text in {} ({}): {}\n", outcome.loaded.text_precision.used,
+               outcome.loaded.text_precision.how, outcome.loaded.text_precision.why);
   for (const std::string& note : outcome.notes) fmt::print(to, "  note: {}\n", note);
   for (const std::string& fallback : outcome.loaded.fallbacks)
     fmt::print(to, "  fallback: {}\n", fallback);
