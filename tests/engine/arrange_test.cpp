@@ -171,7 +171,7 @@ TEST_P(EveryKept, TilesAreNearTheWholeAndNeedLess) {
   const double error = relative_error(floats(tiled), floats(whole));
   RecordProperty("relative_error", std::to_string(error));
   EXPECT_GT(error, 0);
-  EXPECT_LT(error, 0.25);
+  EXPECT_LT(error, 0.4);
   const int64_t in_tiles = plan_generate_phases(*pipeline, r).decoding.shared;
   EXPECT_LT(in_tiles, needed);
   // One that is no larger than a tile is not cut.
