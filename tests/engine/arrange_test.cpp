@@ -262,6 +262,27 @@ TEST_P(EveryKept, EveryArrangementHoldsItsPlan) {
     }
   }
   EXPECT_TRUE(rungs.contains(Rung::kTurns));
+
+  // In tiles, of a picture that is larger than one, where the model has positions for it.
+  GenerateRequest wide = r;
+  wide.width = 640;
+  if (error_of([&] { first.model->latent_shape(wide.width, wide.height); }) == "(no error)") {
+    int64_t most[2];
+    for (const TileChoice tiles : {TileChoice::kOff, TileChoice::kOn}) {
+      const auto device = std::make_shared<test::FakeDevice>();
+      LoadedModel loaded = load(device);
+      const ArrangedMemory kept =
+          arrange(loaded, wide, {.limit = int64_t{1} << 40, .tiles = tiles});
+      EXPECT_EQ(kept.choice.chosen.tiles, tiles == TileChoice::kOn);
+      EXPECT_EQ(kept.choice.chosen.rung, Rung::kResident);  // it was asked for
+      EXPECT_EQ(kept.memory.peak(), kept.choice.chosen.peak);
+      generate(*loaded.pipeline, wide, test::silent);
+      const auto planned = static_cast<double>(kept.choice.chosen.peak);
+      EXPECT_NEAR(static_cast<double>(device->most_held), planned, 0.01 * planned + (64 << 10));
+      most[tiles == TileChoice::kOn ? 1 : 0] = device->most_held;
+    }
+    EXPECT_LT(most[1], most[0]);
+  }
   EXPECT_THAT(error_of([&] {
                 LoadedModel loaded = load(std::make_shared<test::FakeDevice>());
                 arrange(loaded, r, {.limit = climb(all.needs, 0).chosen.peak - 1});
