@@ -26,6 +26,8 @@ std::string_view leading_number(std::string_view text, size_t& length) {
 
 }  // namespace
 
+double short_number(float value) { return std::strtod(fmt::format("{}", value).c_str(), nullptr); }
+
 std::string three_digits(double value) {
   if (value == 0 || !std::isfinite(value)) return fmt::format("{:.0f}", value);
   const std::string rounded = fmt::format("{:.2e}", value);

@@ -25,6 +25,7 @@ struct CompareFlags {
   std::vector<std::string> precisions = {"fp8", "mxfp8", "nvfp4"}, texts, prompts;
   SamplingOptions sampling;
   std::string reference = "bf16", file, output = "compare.html";
+  std::vector<float> caches;
   int seeds = 1;
   bool json = false;
 };
@@ -38,6 +39,7 @@ CompareModelOptions compare_options(const CompareFlags& flags, const Context& co
   options.precisions = flags.precisions;
   options.text_precisions = flags.texts;
   options.reference = flags.reference;
+  options.caches = flags.caches;
   options.scheduler = flags.sampling.scheduler;
   ParityOptions& how = options.parity;
   if (const std::string& size = flags.sampling.size; !size.empty()) {
@@ -148,6 +150,14 @@ void add_compare(CLI::App& app, const Context& context) {
       ->allow_extra_args(false)
       ->type_name("P,...")
       ->check(precision_name());
+  command
+      ->add_option("--cache", o->caches,
+                   "Measure step caches of these thresholds as well, in the precision of "
+                   "--reference, separated by commas")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("T,...")
+      ->check(finite_number(0, 1));
   command->add_option("--seeds", o->seeds, "Seeds per prompt")
       ->capture_default_str()
       ->type_name("N")

@@ -21,6 +21,7 @@
 #include "halftone/io/png.h"
 #include "halftone/io/safetensors_file.h"
 #include "halftone/io/safetensors_writer.h"
+#include "halftone/quantize/cache_choice.h"
 #include "halftone/runtime/devices.h"
 
 namespace halftone::cli {
@@ -76,6 +77,8 @@ GenerateRequest request_of(const GenerateOptions& options, const LoadedModel& lo
   }
   request.count = options.count;
   request.batch = options.batch;
+  // Until it is chosen, what is planned is for any.
+  request.cache = options.cache == "auto" ? 1.0f : cache_threshold(options.cache);
   if (!options.noise.empty()) request.noise = load_noise(options.noise);
   return request;
 }
@@ -123,6 +126,7 @@ class Results {
     write_png(file, picture.image,
               picture_text(outcome_.loaded, request_, outcome_.hash, picture.index));
     outcome_.files.push_back(file);
+    outcome_.reused.push_back(picture.reused);
     if (latents_) latents_->write("latents", picture.latents.bytes());
   }
   void finish() {
@@ -136,6 +140,30 @@ class Results {
   std::optional<SafetensorsWriter> latents_;
 };
 
+// A threshold for the step cache, by pictures of calibration prompts.
+void choose_cache(const GenerateOptions& options, const Context& context, GenerateRequest& request,
+                  GenerateOutcome& outcome) {
+  const LoadedModel& loaded = outcome.loaded;
+  CacheChoiceOptions how;
+  how.width = request.width;
+  how.height = request.height;
+  how.steps = request.steps;
+  how.guidance = request.guidance;
+  how.scheduler = request.scheduler.value_or(loaded.sampling.scheduler);
+  how.least_ssim = options.cache_ssim;
+  std::string what =
+      fmt::format("{} {} {}", outcome.hash, loaded.precision.used, loaded.device_info.name);
+  for (const AdapterChoice& choice : loaded.adapters) {
+    what += fmt::format(" {}:{}", choice.adapter->lora().report().hash, choice.strength);
+  }
+  ProgressBar bar("choosing", context, options.json, ProgressBar::Unit::kSteps);
+  const CacheChoice choice = halftone::choose_cache(
+      *loaded.pipeline, what, how, [&](const Progress& step) { bar.update(step); });
+  bar.clear();
+  request.cache = choice.threshold;
+  outcome.cache_told = told(choice, how);
+}
+
 void run_generate(GenerateOptions options, const Context& context) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
@@ -147,7 +175,7 @@ void run_generate(GenerateOptions options, const Context& context) {
   if (options.size.empty()) options.size = fmt::format("{}x{}", defaults.width, defaults.height);
   if (options.steps == 0) options.steps = defaults.steps;
   if (options.guidance < 0) options.guidance = defaults.guidance;
-  const GenerateRequest request = request_of(options, outcome.loaded);
+  GenerateRequest request = request_of(options, outcome.loaded);
   check(request, defaults);
   outcome.kept = arrange(outcome.loaded, request, arrange_options(options));
   outcome.planned = outcome.kept.memory;
@@ -156,6 +184,8 @@ void run_generate(GenerateOptions options, const Context& context) {
   std::FILE* const report = options.output == "-" ? stderr : stdout;
   if (!options.json) print_plan(report, outcome.kept, outcome.loaded);
   outcome.hash = model.hash();
+  if (options.cache == "auto") choose_cache(options, context, request, outcome);
+  outcome.cache = request.cache;
   outcome.notes = adapter_notes(outcome.loaded, outcome.hash);
 
   Results results(options, request, outcome, model.latent_shape(request.width, request.height));
@@ -188,6 +218,29 @@ void run_generate(GenerateOptions options, const Context& context) {
 }
 
 }  // namespace
+
+void add_cache_options(CLI::App& command, GenerateOptions& options) {
+  command
+      .add_option(
+          "--cache", options.cache,
+          "Reuse what the network's blocks added at an earlier step while the tokens after "
+          "the first block have changed by less than T in sum (0.05 to 0.3 is usual); auto: "
+          "the largest T that keeps to --cache-ssim")
+      ->capture_default_str()
+      ->type_name("T|auto|off")
+      ->check([](const std::string& text) {
+        if (text != "auto" && text != "off" && !finite_number(0, 1)(text).empty()) {
+          return std::string("is neither auto, off nor a number from 0 to 1");
+        }
+        return std::string();
+      });
+  command
+      .add_option("--cache-ssim", options.cache_ssim,
+                  "With --cache auto: the least SSIM to pictures without a cache")
+      ->capture_default_str()
+      ->type_name("S")
+      ->check(finite_number(0, 1));
+}
 
 void add_generate(CLI::App& app, const Context& context) {
   CLI::App* command = app.add_subcommand("generate", "Make pictures from a prompt");
@@ -229,6 +282,7 @@ void add_generate(CLI::App& app, const Context& context) {
                    "step predicts for --negative too")
       ->type_name("G")
       ->check(finite_number(0, 100));
+  add_cache_options(*command, *o);
   add_scheduler_option(*command, o->scheduler);
   command->add_option("--seed", o->seed, "Seed of the first picture")
       ->capture_default_str()
@@ -261,6 +315,7 @@ void add_generate(CLI::App& app, const Context& context) {
       ->type_name("OUT");
   command->add_flag("--json", o->json, "Print one JSON object instead of text");
   command->callback([o, command, &context] {
+    if (o->cache != "auto") refuse_given(*command, {"--cache-ssim"}, "goes with --cache auto");
     check_offline_flags(*command, *o);
     o->prompts.empty() ? run_generate(*o, context) : run_offline(*o, context);
   });

@@ -27,6 +27,7 @@ OfflineOptions offline_options(const GenerateOptions& options, const Context& co
   o.defaults.steps = options.steps;
   o.defaults.guidance = options.guidance;
   o.defaults.true_cfg = options.true_cfg;
+  o.defaults.cache = cache_threshold(options.cache);
   o.defaults.seed = options.seed;
   o.defaults.count = options.count;
   o.batch = options.batch;
@@ -106,7 +107,7 @@ void add_offline_options(CLI::App& command, GenerateOptions& options) {
       .add_option("--prompts", options.prompts,
                   "Make the pictures of all lines of this file into the folder OUT: a prompt each "
                   "(.txt), or JSON with prompt and, if they differ from the flags, id, negative, "
-                  "seed, size, steps, guidance, count, loras and scheduler")
+                  "seed, size, steps, guidance, cache, count, loras and scheduler")
       ->type_name("FILE.jsonl|FILE.txt");
   command.add_flag("--overwrite", options.overwrite,
                    "With --prompts: make again what is there already");
@@ -121,6 +122,11 @@ void check_offline_flags(const CLI::App& command, const GenerateOptions& options
     return;
   }
   refuse_given(command, {"--prompt", "--noise", "--save-latents"}, "does not go with --prompts");
+  if (options.cache == "auto") {
+    throw Error(ErrorCode::kUsage, "--cache",
+                "with --prompts a threshold is needed: 'generate --cache auto' of one prompt finds "
+                "and tells it");
+  }
   if (options.output.empty() || options.output == "-") {
     throw Error(ErrorCode::kUsage, "--output", "a folder is needed for the pictures of --prompts");
   }

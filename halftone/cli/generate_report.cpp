@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/text.h"
@@ -57,6 +58,10 @@ void print_arrangement(std::FILE* to, const ArrangedMemory& kept) {
 
 }  // namespace
 
+float cache_threshold(const std::string& text) {
+  return text == "off" ? 0 : std::strtof(text.c_str(), nullptr);
+}
+
 ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outcome) {
   const auto& seconds = outcome.seconds;
   ordered_json out = {{"model", outcome.loaded.path},
@@ -91,6 +96,17 @@ ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outc
                         {"weights_in_files", outcome.planned.file_weights}}},
                       {"memory", {{"plan", memory_plan_json(outcome.kept)}}}};
   if (outcome.loaded.context != nullptr) out["peak_bytes"]["on_host"] = outcome.host_measured;
+  if (options.cache != "off") {
+    ordered_json& cache =
+        out["cache"] = {{"asked", options.cache}, {"threshold", short_number(outcome.cache)}};
+    if (!outcome.cache_told.empty()) cache["why"] = outcome.cache_told;
+    cache["pictures"] = ordered_json::array();
+    for (const auto& [prompt, negative] : outcome.reused) {
+      ordered_json one = {{"reused_steps", prompt}};
+      if (!negative.empty()) one["reused_steps_of_negative"] = negative;
+      cache["pictures"].push_back(std::move(one));
+    }
+  }
   out["images"] = ordered_json::array();
   for (const auto& file : outcome.files) out["images"].push_back(file.string());
   return out;
@@ -128,6 +144,12 @@ void print_summary(std::FILE* to, const GenerateOptions& options, const Generate
   if (outcome.loaded.tells_text_precision())
     fmt::print(to, "  text in {} ({}): {}\n", outcome.loaded.text_precision.used,
                outcome.loaded.text_precision.how, outcome.loaded.text_precision.why);
+  if (!outcome.cache_told.empty()) fmt::print(to, "  {}\n", outcome.cache_told);
+  for (size_t i = 0; i < outcome.reused.size() && outcome.cache > 0; ++i) {
+    const std::vector<int>& steps = outcome.reused[i][0];
+    fmt::print(to, "  step cache {:g}: {} of {} steps reused{}{}\n", outcome.cache, steps.size(),
+               options.steps, steps.empty() ? "" : ": ", steps_text(steps));
+  }
   for (const std::string& note : outcome.notes) fmt::print(to, "  note: {}\n", note);
   for (const std::string& fallback : outcome.loaded.fallbacks)
     fmt::print(to, "  fallback: {}\n", fallback);

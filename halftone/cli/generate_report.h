@@ -1,6 +1,7 @@
 // What `halftone generate` tells about a run: text and JSON.
 #pragma once
 
+#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
@@ -21,6 +22,8 @@ struct GenerateOptions {
   int steps = 0, count = 1, batch = 1;  // 0 steps: the model's
   float guidance = -1;                  // negative: the model's
   float true_cfg = 0;
+  std::string cache = "off";  // a step cache: off, auto or its threshold
+  double cache_ssim = 0.95;   // that auto keeps to
   uint64_t seed = 0;
   bool json = false;
   std::string vae_tiles = "auto";
@@ -37,7 +40,13 @@ struct GenerateOutcome {
   int64_t measured = 0;       // where the model runs
   int64_t host_measured = 0;  // on the host, where that is elsewhere
   double total = 0;
+  float cache = 0;                                      // the threshold of the step cache
+  std::string cache_told;                               // how auto chose it
+  std::vector<std::array<std::vector<int>, 2>> reused;  // of each picture, as Job::reused has them
 };
+
+// That --cache says, where it is not auto; 0: off.
+float cache_threshold(const std::string& text);
 
 nlohmann::ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outcome);
 // To stdout, or to stderr where a picture goes there.

@@ -62,6 +62,7 @@ void check(const GenerateRequest& request, const Sampling& of) {
   check_range("count", request.count, 1, 10000);
   check_range("batch", request.batch, 1, 64);
   check_range("true_cfg", request.true_cfg, 0.0f, 100.0f);
+  check_range("cache", request.cache, 0.0f, 1.0f);
   check_guidance(request.guidance, of);
   if (request.true_cfg > 0 && !of.embedded_guidance) {
     throw Error(ErrorCode::kUsage, "true_cfg",

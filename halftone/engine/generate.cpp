@@ -87,17 +87,19 @@ Planning planning_of(const Model& model, const GenerateRequest& request) {
 
 ModelMemory plan_generate(Pipeline& pipeline, const GenerateRequest& request) {
   const Planning what = planning_of(pipeline.model(), request);
-  return pipeline.plan(what.latents, what.sampler, what.prompts, request.adapters);
+  return pipeline.plan(what.latents, what.sampler, what.prompts, request.adapters,
+                       request.cache > 0);
 }
 
 PhaseMemory plan_generate_phases(Pipeline& pipeline, const GenerateRequest& request) {
   const Planning what = planning_of(pipeline.model(), request);
-  return pipeline.plan_phases(what.latents, what.sampler, what.prompts, request.adapters);
+  return pipeline.plan_phases(what.latents, what.sampler, what.prompts, request.adapters,
+                              request.cache > 0);
 }
 
 GeneratedPicture finish_picture(Stepper& stepper, const Job& job, int index,
                                 GenerateSeconds& seconds) {
-  GeneratedPicture picture{index, stepper.latents(job), {}};
+  GeneratedPicture picture{index, stepper.latents(job), {}, {job.reused(0), job.reused(1)}};
   check_finite(picture.latents, "latents", suspects(job.request().adapters));
   const Stopwatch watch(seconds.decode);
   const Tensor image = stepper.picture(job);

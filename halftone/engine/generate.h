@@ -1,6 +1,7 @@
 // From a prompt to pictures: jobs started, stepped together and decoded.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <string>
 #include <vector>
@@ -23,8 +24,9 @@ struct GenerateSeconds {
 // One of a request's pictures.
 struct GeneratedPicture {
   int index = 0;
-  Tensor latents;  // F32 [1, C, h, w]
-  Tensor image;    // F32 [3, H, W]
+  Tensor latents;                          // F32 [1, C, h, w]
+  Tensor image;                            // F32 [3, H, W]
+  std::array<std::vector<int>, 2> reused;  // as Job::reused has them
 };
 using PictureFn = std::function<void(const GeneratedPicture&)>;
 

@@ -100,7 +100,8 @@ void Stepper::step(std::span<Job* const> jobs) {
 bool Stepper::can_share(const Job& a, const Job& b) {
   return a.latent_shape() == b.latent_shape() && a.guided_ == b.guided_ &&
          a.text_tokens_ == b.text_tokens_ && a.memories_.size() == b.memories_.size() &&
-         a.schedule_.uses_noise() == b.schedule_.uses_noise();
+         a.schedule_.uses_noise() == b.schedule_.uses_noise() &&
+         (a.request_.cache > 0) == (b.request_.cache > 0);
 }
 
 void Stepper::step_alike(std::span<Job* const> jobs) {
@@ -117,15 +118,21 @@ void Stepper::step_alike(std::span<Job* const> jobs) {
   std::vector<const AdapterChoices*> adapters;
   std::vector<float> times;
   std::vector<Tensor> latents;
-  const auto add = [&](const Job& job, const Condition& condition) {
+  std::vector<RowCache*> caches;
+  const auto add = [&](Job& job, const Condition& condition, size_t row) {
     conditions.push_back(&condition);
     adapters.push_back(&job.request_.adapters);
     times.push_back(model.denoiser().time(job.schedule_.steps[job.step_]));
     latents.push_back(job.latents_);
+    if (job.request_.cache <= 0) return;
+    RowCache& cache = job.caches_[row];
+    cache.threshold = job.request_.cache;
+    cache.whole = job.step_ + 1 == job.steps();  // what is left of noise is seen
+    caches.push_back(&cache);
   };
-  for (const Job* job : jobs) add(*job, job->positive_);
+  for (Job* job : jobs) add(*job, job->positive_, 0);
   if (first.guided_) {
-    for (const Job* job : jobs) add(*job, job->negative_);
+    for (Job* job : jobs) add(*job, job->negative_, 1);
   }
 
   const size_t memories = sampler.memories, width = kFirstMemory + memories;
@@ -146,7 +153,7 @@ void Stepper::step_alike(std::span<Job* const> jobs) {
     }
   }
   pipeline_.run_step(
-      sampler, {conditions, adapters}, times, latents,
+      sampler, {conditions, adapters, caches}, times, latents,
       [&](Program& program) {
         program.set_input("factors", factors);
         if (first.guided_) program.set_input("guidance", guidance);
@@ -168,7 +175,12 @@ void Stepper::step_alike(std::span<Job* const> jobs) {
           }
         }
       });
-  for (Job* job : jobs) ++job->step_;
+  for (Job* job : jobs) {
+    ++job->step_;
+    for (size_t row = 0; row < job->caches_.size(); ++row) {
+      if (job->caches_[row].reused) job->reused_[row].push_back(job->step_);
+    }
+  }
 }
 
 Tensor Stepper::latents(const Job& job) const { return pipeline_.fetch(job.latents_); }

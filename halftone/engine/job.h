@@ -1,6 +1,7 @@
 // One picture in the making: a request, and how far it has come. A Pipeline steps several at once.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 
@@ -17,6 +18,7 @@ struct JobRequest {
   uint64_t seed = 0;
   std::optional<SchedulerConfig> scheduler;  // none: the model's own
   AdapterChoices adapters;
+  float cache = 0;              // RowCache's threshold; 0: every step runs all blocks
   std::optional<Tensor> noise;  // F32 [1, C, h, w] instead of the seed's
 };
 
@@ -26,6 +28,9 @@ class Job {
   int steps() const { return static_cast<int>(schedule_.steps.size()); }
   bool done() const { return step_ == steps(); }
   bool is_guided() const { return guided_; }
+  // Steps so far at which the blocks did not run, counted from 1: with the prompt and, where it is
+  // guided, with the negative one.
+  const std::vector<int>& reused(size_t row = 0) const { return reused_[row]; }
   const Shape& latent_shape() const { return latents_.shape(); }
   const JobRequest& request() const { return request_; }
 
@@ -39,6 +44,8 @@ class Job {
   // As they are padded. Sums over more of them are formed in another order, and would have other
   // bits.
   std::vector<int64_t> text_tokens_;
+  std::array<RowCache, 2> caches_;  // of the prompt and the negative one
+  std::array<std::vector<int>, 2> reused_;
   int step_ = 0;
   Tensor latents_;                // where the model runs
   std::vector<Tensor> memories_;  // of the sampler, there too

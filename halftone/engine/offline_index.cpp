@@ -5,15 +5,13 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
+#include "halftone/base/text.h"
 #include "halftone/engine/picture_text.h"
 
 namespace halftone {
 namespace {
 
 using nlohmann::ordered_json;
-
-// As short as it can be said: 0.3, and not what a double makes of it.
-double short_number(float value) { return std::strtod(fmt::format("{}", value).c_str(), nullptr); }
 
 PngText settings_of(const PngText& text) {
   PngText settings;
@@ -41,6 +39,7 @@ ordered_json entry_of(const OfflineLine& line, const OfflinePicture& picture,
   entry["steps"] = request.steps;
   entry["guidance"] = short_number(request.guidance);
   if (request.true_cfg > 0) entry["true_cfg"] = short_number(request.true_cfg);
+  if (request.cache > 0) entry["cache"] = short_number(request.cache);
   entry["scheduler"] = line.scheduler.empty() ? ordered_json() : ordered_json(line.scheduler);
   entry["model"] = loaded.path;
   entry["model_hash"] = model_hash;

@@ -99,6 +99,7 @@ class LineReader {
     request.steps = static_cast<int>(fields.integer("steps", steps(), 1, kMostSteps));
     request.guidance = static_cast<float>(fields.number("guidance", guidance(), 0, 100));
     request.true_cfg = static_cast<float>(fields.number("true_cfg", defaults_.true_cfg, 0, 100));
+    request.cache = static_cast<float>(fields.number("cache", defaults_.cache, 0, 1));
     request.count = static_cast<int>(fields.integer("count", defaults_.count, 1, 10000));
     request.seed = defaults_.seed;
     if (fields.has("seed")) {

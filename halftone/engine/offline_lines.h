@@ -17,7 +17,7 @@ struct OfflineDefaults {
   std::optional<std::pair<int64_t, int64_t>> size;
   int steps = 0;
   float guidance = -1;
-  float true_cfg = 0;
+  float true_cfg = 0, cache = 0;
   uint64_t seed = 0;
   int count = 1;
   std::vector<LoraChoice> loras;

@@ -55,6 +55,7 @@ PngText picture_text(const LoadedModel& loaded, const GenerateRequest& request,
     text.emplace_back("vae_tiles", fmt::format("{} {}", loaded.tiles->side, loaded.tiles->overlap));
   }
   if (request.true_cfg > 0) text.emplace_back("true_cfg", fmt::format("{}", request.true_cfg));
+  if (request.cache > 0) text.emplace_back("cache", fmt::format("{}", request.cache));
   for (const AdapterChoice& choice : request.adapters) {
     const std::filesystem::path file = choice.adapter->lora().report().file;
     text.emplace_back("lora", fmt::format("{}:{}", file.filename().string(), choice.strength));

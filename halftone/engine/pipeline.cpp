@@ -4,21 +4,13 @@
 #include <set>
 
 #include "halftone/base/error.h"
-#include "halftone/models/float_values.h"
 #include "halftone/runtime/devices.h"
+#include "halftone/tensor/float_values.h"
 
 namespace halftone {
 namespace {
 
 constexpr size_t kMostPrograms = 8, kMostPrompts = 8;
-
-Tensor as_float(const Tensor& x) {
-  if (x.dtype() == DType::kF32) return x;
-  Tensor y = Tensor::empty(DType::kF32, x.shape());
-  const std::vector<float> values = float_values(x);
-  std::copy(values.begin(), values.end(), y.mutable_as<float>().begin());
-  return y;
-}
 
 void add_weights(const Weights& weights, ModelMemory& memory) {
   for (const auto& [name, weight] : weights) {
@@ -69,32 +61,6 @@ struct Planned {
   std::set<const Program*> seen;
 };
 
-// Adapters of all rows, each once, in the order in which they are first met.
-std::vector<std::shared_ptr<const Adapter>> slots_of(const Rows& rows) {
-  std::vector<std::shared_ptr<const Adapter>> slots;
-  for (const AdapterChoices* row : rows.adapters) {
-    for (const AdapterChoice& choice : *row) {
-      if (std::find(slots.begin(), slots.end(), choice.adapter) == slots.end()) {
-        slots.push_back(choice.adapter);
-      }
-    }
-  }
-  // A row adds what adapters give in one order, whichever other rows are with it.
-  std::sort(slots.begin(), slots.end(), [](const auto& a, const auto& b) {
-    return a->lora().report().file < b->lora().report().file ||
-           (a->lora().report().file == b->lora().report().file && a.get() < b.get());
-  });
-  return slots;
-}
-
-float strength_of(const AdapterChoices& row, const std::shared_ptr<const Adapter>& adapter) {
-  float strength = 0;
-  for (const AdapterChoice& choice : row) {
-    if (choice.adapter == adapter) strength += choice.strength;
-  }
-  return strength;
-}
-
 }  // namespace
 
 Pipeline::Pipeline(std::shared_ptr<const Model> model, std::function<bool()> cancelled,
@@ -108,8 +74,8 @@ Pipeline::Pipeline(std::shared_ptr<const Model> model, std::function<bool()> can
 
 template <class Build>
 Pipeline::Entry& Pipeline::entry(Programs& programs, const std::string& key, const ModelPart& part,
-                                 std::span<const std::shared_ptr<const Adapter>> adapters,
-                                 const Build& build) {
+                                 const Slots& adapters, const Build& build,
+                                 const std::optional<Cut>& cut) {
   for (auto it = programs.begin(); it != programs.end(); ++it) {
     if (it->key != key) continue;
     programs.splice(programs.begin(), programs, it);
@@ -118,6 +84,7 @@ Pipeline::Entry& Pipeline::entry(Programs& programs, const std::string& key, con
   if (programs.size() == kMostPrograms) programs.pop_back();
   const LoadOptions& load = model_->options();
   CompileOptions how = part.compile_options();
+  how.cut = cut;
   Weights with_adapters;
   for (size_t slot = 0; slot < adapters.size(); ++slot) {
     how.lora.push_back(adapters[slot]->lora().sites());
@@ -128,11 +95,8 @@ Pipeline::Entry& Pipeline::entry(Programs& programs, const std::string& key, con
   const auto graph = compile(*build(), how, *load.kernels, load.stream).graph;
   const ProgramOptions options{load.kernels, load.stream, load.compile, cancelled_,
                                model_->is_imagined()};
-  programs.push_front({key,
-                       std::make_unique<Program>(graph, weights, options, arena_),
-                       {},
-                       {},
-                       {adapters.begin(), adapters.end()}});
+  programs.push_front(
+      {key, std::make_unique<Program>(graph, weights, options, arena_), {}, {}, adapters});
   ++built_;
   for (const std::string& note : programs.front().program->notes()) add_note(note);
   return programs.front();
@@ -149,21 +113,41 @@ Pipeline::Entry& Pipeline::encoder_program(size_t index, int64_t tokens) {
   });
 }
 
-Pipeline::Entry& Pipeline::denoiser_program(
-    const DenoiserShape& shape, const Use& use,
-    std::span<const std::shared_ptr<const Adapter>> adapters) {
+Pipeline::Entry& Pipeline::denoiser_program(const DenoiserShape& shape, const Use& use,
+                                            const Slots& adapters) {
   std::string key = shape.str() + (use.tap_blocks ? " tapped" : "");
   for (const auto& adapter : adapters) key += fmt::format(" {}", fmt::ptr(adapter.get()));
   if (use.sampler) {
     key += fmt::format(" sampler {} {} {}", static_cast<int>(use.sampler->rule),
                        use.sampler->memories, use.sampler->noise);
   }
-  return entry(denoisers_, key, model_->denoiser_part(), adapters, [&] {
-    const auto graph =
-        model_->denoiser().build(shape, {model_->options().activations, use.tap_blocks});
+  const auto build = [&] {
+    const auto graph = model_->denoiser().build(
+        shape, {model_->options().activations, use.tap_blocks, use.part.has_value()});
+    if (use.part) add_cache(*graph);
     if (use.sampler) add_sampler(*graph, *use.sampler);
     return graph;
-  });
+  };
+  const ModelPart& weights = model_->denoiser_part();
+  if (!use.part) return entry(denoisers_, key, weights, adapters, build);
+  return entry(cached_parts_[static_cast<size_t>(*use.part)], key, weights, adapters, build,
+               cut_for_cache(*use.part));
+}
+
+std::vector<const Pipeline::Entry*> Pipeline::cached_programs(const DenoiserShape& shape,
+                                                              const SamplerGraph& sampler,
+                                                              const Slots& adapters) {
+  const auto part = [&](CachedPart which, int64_t rows) {
+    DenoiserShape own = shape;
+    own.rows = rows;
+    return &denoiser_program(own, Use{false, sampler, {}}.of(which), adapters);
+  };
+  std::vector<const Entry*> programs = {part(CachedPart::kFirst, shape.rows),
+                                        part(CachedPart::kRest, shape.rows)};
+  for (int64_t rows = batches_of(shape.rows)[0]; rows > 0; rows /= 2) {
+    programs.push_back(part(CachedPart::kBlocks, rows));
+  }
+  return programs;
 }
 
 Pipeline::Entry& Pipeline::decoder_program(const Shape& latents) {
@@ -194,6 +178,7 @@ void Pipeline::need(PlacedParts parts) {
   // What goes is gone before anything comes.
   for (Programs& programs : encoders_) programs.clear();
   for (Programs* programs : {&denoisers_, &decoders_, &picture_encoders_}) programs->clear();
+  for (Programs& programs : cached_parts_) programs.clear();
   arena_->release();
   model_ = model_->with_placed({});
   give_back_freed_memory();
@@ -201,8 +186,9 @@ void Pipeline::need(PlacedParts parts) {
 }
 
 ModelMemory Pipeline::plan(const Shape& latents, const SamplerGraph& sampler,
-                           std::span<const std::string> prompts, const AdapterChoices& adapters) {
-  const PhaseMemory phases = plan_phases(latents, sampler, prompts, adapters);
+                           std::span<const std::string> prompts, const AdapterChoices& adapters,
+                           bool caches) {
+  const PhaseMemory phases = plan_phases(latents, sampler, prompts, adapters, caches);
   if (takes_turns_) return phases.turns();
   arena_->expect(phases.all.arena + phases.all.workspace);
   return phases.all;
@@ -210,13 +196,13 @@ ModelMemory Pipeline::plan(const Shape& latents, const SamplerGraph& sampler,
 
 PhaseMemory Pipeline::plan_phases(const Shape& latents, const SamplerGraph& sampler,
                                   std::span<const std::string> prompts,
-                                  const AdapterChoices& adapters) {
+                                  const AdapterChoices& adapters, bool caches) {
   const PlacedParts now = model_->placed();
   if (!model_->is_imagined() && (takes_turns_ || !now.text || !now.picture)) {
     Pipeline planner(model_->imagined());
     planner.remembered_ = remembered_;
     planner.tiles_ = tiles_;
-    return planner.plan_phases(latents, sampler, prompts, adapters);
+    return planner.plan_phases(latents, sampler, prompts, adapters, caches);
   }
   const int64_t rows = sampler.jobs * (sampler.rule == GuidanceRule::kNone ? 1 : 2);
   const bool on_device = model_->options().stream.device != nullptr;
@@ -242,7 +228,7 @@ PhaseMemory Pipeline::plan_phases(const Shape& latents, const SamplerGraph& samp
     }
   }
   const AdapterChoices* row = &adapters;
-  const auto slots = slots_of({{}, {&row, 1}});
+  const auto slots = adapter_slots({&row, 1});
   for (size_t i = 0; i < slots.size(); ++i) {
     for (Planned* to : {&text, &picture, &all}) to->add(slots[i]->weights(i));
   }
@@ -252,30 +238,47 @@ PhaseMemory Pipeline::plan_phases(const Shape& latents, const SamplerGraph& samp
   DenoiserShape shape = model_->denoiser().shape(one, texts);
   shape.rows = rows;
   // Of jobs: latents, and what the sampler remembers.
-  const int64_t of_jobs = sampler.jobs * (1 + static_cast<int64_t>(sampler.memories)) *
-                          latents.numel() * static_cast<int64_t>(sizeof(float));
-  const Program& denoiser = *denoiser_program(shape, {false, sampler}, slots).program;
-  const int64_t of_denoiser = denoiser.memory().resident;  // inputs that it was given
+  int64_t of_jobs = sampler.jobs * (1 + static_cast<int64_t>(sampler.memories)) * latents.numel() *
+                    static_cast<int64_t>(sizeof(float));
+  // Programs that a step takes, and the inputs that they were given, which stay.
+  std::vector<const Entry*> steps;
+  if (caches) {
+    steps = cached_programs(shape, sampler, slots);
+    const ValueType& tokens = steps[0]->program->graph().inputs().at(kCacheBefore).type();
+    of_jobs += 2 * tokens.shape.checked_bytes(tokens.dtype).value();
+  } else {
+    steps = {&denoiser_program(shape, {false, sampler, {}}, slots)};
+  }
+  int64_t given = 0;
+  for (const Entry* step : steps) given += step->program->memory().resident;
   const Shape whole{1, latents[1], latents[2], latents[3]}, together = decoded_together(whole);
   const Program& decoder = *decoder_program(together).program;
-  int64_t beside = of_jobs + of_denoiser;
-  if (together !=
-      whole) {  // the picture that tiles are put into, and the latents they are cut from
+  int64_t beside = of_jobs + given;
+  if (together != whole) {
+    // The picture that tiles are put into, and the latents that they are cut from.
     const int64_t scale = model_->codec().scale();
     beside +=
         (3 * scale * scale + whole[1]) * whole[2] * whole[3] * static_cast<int64_t>(sizeof(float));
   }
+  PhaseMemory phases;
+  for (const Entry* step : steps) {
+    const int64_t of_others = of_jobs + given - step->program->memory().resident;
+    for (Planned* to : {&picture, &all}) to->consider(*step->program, of_others);
+    const RunningNeeds needs = picture.needs_of(*step->program, of_others);
+    phases.denoising.shared = std::max(phases.denoising.shared, needs.shared);
+    phases.denoising.kept += needs.kept;
+  }
   for (Planned* to : {&picture, &all}) {
-    to->consider(denoiser, of_jobs);
     to->consider(decoder, beside);
     if (on_device) to->memory.borders += of_jobs;
   }
-  PhaseMemory phases{text.memory, picture.memory, all.memory, 0, {}, {}, {}};
+  phases.text = text.memory;
+  phases.picture = picture.memory;
+  phases.all = all.memory;
   for (size_t i = 0; i < slots.size(); ++i) {
     for (const auto& [name, weight] : slots[i]->weights(i)) phases.adapters += byte_size_of(weight);
   }
   phases.encoding = text.running();
-  phases.denoising = picture.needs_of(denoiser, of_jobs);
   if (on_device) phases.denoising.kept += of_jobs;
   phases.decoding = picture.needs_of(decoder, beside);
   return phases;
@@ -356,71 +359,6 @@ std::vector<NamedTensors> Pipeline::encoder_results(const std::string& prompt) {
   return results;
 }
 
-// Positions and texts are the same for all steps of a picture: they go up once.
-Program& Pipeline::prepare(const Shape& latents, std::span<const float> times, const Rows& rows,
-                           const Use& use) {
-  const auto count = rows.conditions.size();
-  HT_ASSERT(times.size() == count);
-  need({.text = false, .picture = true});
-  const Denoiser& denoiser = model_->denoiser();
-  std::vector<int64_t> texts;
-  for (const Condition* condition : rows.conditions) {
-    texts.push_back(condition->at("text").shape()[0]);
-  }
-  const DenoiserShape shape = denoiser.shape({latents[1], latents[2], latents[3]}, texts);
-  const auto slots = slots_of(rows);
-  Entry& entry = denoiser_program(shape, use, slots);
-  Program& program = *entry.program;
-
-  std::vector<const std::byte*> wanted;
-  for (const Condition* condition : rows.conditions) {
-    for (const auto& [name, tensor] : *condition) wanted.push_back(tensor.address());
-  }
-  if (entry.bound != wanted) {
-    for (const auto& [name, tensor] : denoiser.inputs(shape, rows.conditions)) {
-      program.set_input(name, tensor);
-    }
-    entry.bound = wanted;
-    entry.held.clear();
-    for (const Condition* condition : rows.conditions) entry.held.push_back(*condition);
-  }
-  for (size_t slot = 0; slot < slots.size(); ++slot) {
-    std::vector<float> strengths;
-    for (const AdapterChoices* row : rows.adapters) {
-      strengths.push_back(strength_of(*row, slots[slot]));
-    }
-    program.set_input(lora_strength_name(slot), slots[slot]->lora().strengths(strengths));
-  }
-  Tensor time = Tensor::empty(DType::kF32, {static_cast<int64_t>(count)});
-  std::copy(times.begin(), times.end(), time.mutable_as<float>().begin());
-  program.set_input("time", time);
-  program.set_observer(observer_);
-  return program;
-}
-
-Tensor Pipeline::predict(const Tensor& latents, std::span<const SamplerStep* const> at,
-                         const Rows& rows) {
-  std::vector<float> times;
-  for (const SamplerStep* step : at) times.push_back(model_->denoiser().time(*step));
-  Program& program = prepare(latents.shape(), times, rows, {});
-  program.set_input("latents", latents);
-  program.run();
-  return program.output("sample");
-}
-
-void Pipeline::run_step(const SamplerGraph& sampler, const Rows& rows, std::span<const float> times,
-                        std::span<const Tensor> latents, const UseProgram& give,
-                        const UseProgram& take) {
-  const DeviceGuard guard(model_->options().stream.device);
-  Program& program = prepare(latents[0].shape(), times, rows, {false, sampler});
-  for (size_t i = 0; i < latents.size(); ++i) {
-    program.set_input_rows("latents", static_cast<int64_t>(i), latents[i]);
-  }
-  give(program);
-  program.run();
-  take(program);
-}
-
 Tensor Pipeline::place(const Tensor& tensor) const {
   DeviceContext* device = model_->options().stream.device;
   const auto memory = device != nullptr ? device->allocate(tensor.byte_size(), "latents")
@@ -443,29 +381,6 @@ Tensor Pipeline::fetch(const Tensor& tensor) const {
     std::copy(tensor.bytes().begin(), tensor.bytes().end(), copy.mutable_bytes().begin());
   }
   return copy;
-}
-
-Tensor Pipeline::predict(const Tensor& latents, const SamplerStep& at, const Condition& condition) {
-  const SamplerStep* step = &at;
-  const Condition* row = &condition;
-  const AdapterChoices* adapters = &adapters_;
-  return predict(latents, {&step, 1}, {{&row, 1}, {&adapters, 1}});
-}
-
-BlockOutputs Pipeline::block_outputs(const Tensor& latents, const SamplerStep& at,
-                                     const Condition& condition) {
-  const float time = model_->denoiser().time(at);
-  const Condition* row = &condition;
-  const AdapterChoices* adapters = &adapters_;
-  Program& program =
-      prepare(latents.shape(), {&time, 1}, {{&row, 1}, {&adapters, 1}}, {true, std::nullopt});
-  program.set_input("latents", latents);
-  program.run();
-  BlockOutputs blocks;
-  for (const Region& region : program.graph().regions()) {
-    blocks.emplace_back(region.name, as_float(program.output(region.name)));
-  }
-  return blocks;
 }
 
 Tensor Pipeline::decode(const Tensor& latents) {
@@ -491,7 +406,7 @@ Shape Pipeline::decoded_together(const Shape& latents) const {
 
 Tensor Pipeline::encode_pictures(const Tensor& pictures) {
   need({.text = false, .picture = true});
-  return as_float(
+  return as_f32(
       picture_program(pictures.shape()).program->run({{"image", pictures}}).at("latents"));
 }
 
@@ -504,6 +419,7 @@ void Pipeline::set_recipe(const std::optional<QuantizeRecipe>& recipe,
                           const WeightQuantizer& quantizer) {
   HT_ASSERT(!takes_turns_);
   denoisers_.clear();
+  for (Programs& programs : cached_parts_) programs.clear();
   model_ = loaded_->with_recipe(recipe, quantizer);
 }
 

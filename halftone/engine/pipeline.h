@@ -2,6 +2,7 @@
 // that they run in. Not for two threads at once; two Pipelines on one Model are.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <list>
 #include <map>
@@ -14,6 +15,7 @@
 #include "halftone/engine/memory_ladder.h"
 #include "halftone/engine/model.h"
 #include "halftone/engine/sampler_graph.h"
+#include "halftone/engine/step_cache.h"
 #include "halftone/engine/tiles.h"
 
 namespace halftone {
@@ -56,11 +58,17 @@ struct AdapterChoice {
   float strength = 1;
 };
 using AdapterChoices = std::vector<AdapterChoice>;
+// Adapters of all rows, each once, in an order that does not depend on the rows.
+std::vector<std::shared_ptr<const Adapter>> adapter_slots(
+    std::span<const AdapterChoices* const> rows);
+float strength_of(const AdapterChoices& row, const std::shared_ptr<const Adapter>& adapter);
 
-// Rows that share a forward. Conditions and adapters are one per row; no adapters at all: empty.
+// Rows that share a forward. Conditions, adapters and caches are one per row; no adapters, or no
+// caches at all: empty.
 struct Rows {
   std::span<const Condition* const> conditions;
   std::span<const AdapterChoices* const> adapters;
+  std::span<RowCache* const> caches = {};
 };
 
 class Pipeline {
@@ -80,12 +88,14 @@ class Pipeline {
 
   // Memory for steps of this kind with latents of this shape, each row with one of these prompts.
   // Prompts that have more tokens than the model takes are an Error. Nothing is run or allocated.
+  // With caches each row has one.
   ModelMemory plan(const Shape& latents, const SamplerGraph& sampler,
-                   std::span<const std::string> prompts, const AdapterChoices& adapters = {});
+                   std::span<const std::string> prompts, const AdapterChoices& adapters = {},
+                   bool caches = false);
 
   PhaseMemory plan_phases(const Shape& latents, const SamplerGraph& sampler,
-                          std::span<const std::string> prompts,
-                          const AdapterChoices& adapters = {});
+                          std::span<const std::string> prompts, const AdapterChoices& adapters = {},
+                          bool caches = false);
 
   // From now on text encoders are placed only while prompts are encoded, and denoiser and codec
   // only while pictures are made: whatever is needed is brought back from the files when it comes
@@ -112,7 +122,8 @@ class Pipeline {
   // The prediction for each row of latents [rows, ...], at a step of its own.
   Tensor predict(const Tensor& latents, std::span<const SamplerStep* const> at, const Rows& rows);
   // The same of one row, with the adapters of `set_adapters`.
-  Tensor predict(const Tensor& latents, const SamplerStep& at, const Condition& condition);
+  Tensor predict(const Tensor& latents, const SamplerStep& at, const Condition& condition,
+                 RowCache* cache = nullptr);
   // What every block of the denoiser gives on the way to that, F32, in the order in which they run:
   // for finding where a precision loses.
   BlockOutputs block_outputs(const Tensor& latents, const SamplerStep& at,
@@ -160,25 +171,46 @@ class Pipeline {
   };
   // The last few programs of a part.
   using Programs = std::list<Entry>;
+  using Slots = std::vector<std::shared_ptr<const Adapter>>;  // adapters of all rows
 
   template <class Build>
   Entry& entry(Programs& programs, const std::string& key, const ModelPart& part,
-               std::span<const std::shared_ptr<const Adapter>> adapters, const Build& build);
+               const Slots& adapters, const Build& build, const std::optional<Cut>& cut = {});
   Entry& encoder_program(size_t index, int64_t tokens);
   // What a denoiser's graph is made for besides its shape.
   struct Use {
     bool tap_blocks = false;
     std::optional<SamplerGraph> sampler;
+    std::optional<CachedPart> part;  // of it, where rows have caches
+
+    // The sampler is behind the rest.
+    Use of(CachedPart which) const {
+      return {tap_blocks, which == CachedPart::kRest ? sampler : std::nullopt, which};
+    }
   };
-  Entry& denoiser_program(const DenoiserShape& shape, const Use& use,
-                          std::span<const std::shared_ptr<const Adapter>> adapters);
+  Entry& denoiser_program(const DenoiserShape& shape, const Use& use, const Slots& adapters);
+  // All that a step of rows with caches may run.
+  std::vector<const Entry*> cached_programs(const DenoiserShape& shape, const SamplerGraph& sampler,
+                                            const Slots& adapters);
   // Of one decoding: the picture's, or a tile's.
   Shape decoded_together(const Shape& latents) const;
   Entry& decoder_program(const Shape& latents);
   Entry& picture_program(const Shape& pictures);
+  // Rows at their times, as a graph takes them.
+  struct Forward {
+    DenoiserShape shape;
+    Slots adapters;
+    std::vector<float> times;
+    Rows rows;
+  };
+  Forward forward_of(const Shape& latents, std::span<const float> times, const Rows& rows) const;
   // The program for these rows, with everything given but latents.
-  Program& prepare(const Shape& latents, std::span<const float> times, const Rows& rows,
-                   const Use& use);
+  Program& prepare(const Forward& forward, const Use& use);
+  // `give` sets what it reads besides.
+  void run(const Forward& forward, const Use& use, const UseProgram& give_latents,
+           const UseProgram& give, const UseProgram& take);
+  void run_with_caches(const Forward& forward, const Use& use, const UseProgram& give_latents,
+                       const UseProgram& give, const UseProgram& take);
 
   std::shared_ptr<const Model> loaded_, model_;
   bool takes_turns_ = false;
@@ -188,6 +220,7 @@ class Pipeline {
   std::shared_ptr<Arena> arena_;
   std::vector<Programs> encoders_;
   Programs denoisers_, decoders_, picture_encoders_;
+  std::array<Programs, 3> cached_parts_;
   int built_ = 0;
   std::vector<std::string> notes_;
   LinearObserver observer_;

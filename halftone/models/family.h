@@ -44,6 +44,7 @@ Tensor stacked(std::span<const Condition* const> rows, const std::string& name);
 struct BuildOptions {
   DType activations = DType::kF32;  // F32 or BF16
   bool tap_blocks = false;          // make every block's result an output
+  bool mark_ends = false;           // make outputs of where the blocks end (nn/block_ends.h)
 };
 
 // What a denoiser's graph is built for.

@@ -30,6 +30,7 @@ CompiledGraph compile(const Graph& graph, const CompileOptions& options, const K
     if (from == &graph) then(rewrite(graph, {}));
     options.extend(*result.graph);
   }
+  if (options.cut) then(cut(*from, *options.cut));
   then(lower(*from));
   if (!options.optimize) return result;
   const auto is_gradient = [](const Region& region) { return region.gradient; };

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "halftone/kernels/kernels.h"
+#include "halftone/passes/cut.h"
 #include "halftone/passes/lora.h"
 #include "halftone/passes/merge.h"
 #include "halftone/passes/quantize.h"
@@ -20,6 +21,7 @@ struct CompileOptions {
   std::optional<QuantizeRecipe> recipe;  // linears to run in low precision
   // What is added behind the linears once these have their formats: a loss and its gradients.
   std::function<void(Graph&)> extend;
+  std::optional<Cut> cut;                  // a part of all that
   Recompute recompute = Recompute::kRows;  // of what gradients need, where it is optimized
   bool optimize = true;                    // otherwise node by node, as the model was written
   CanStack can_stack;                      // empty: all weights of one type

@@ -46,11 +46,15 @@ void require_valid(const CompareModelOptions& o) {
   ModelSpec model = o.model;
   model.precision = model.text_precision = "auto";
   check(model);
-  require_field(!o.precisions.empty() || !o.text_precisions.empty(), "precisions",
-                "none are given");
+  require_field(!o.precisions.empty() || !o.text_precisions.empty() || !o.caches.empty(),
+                "precisions", "none are given");
   for (const std::string& precision : o.text_precisions) {
     require_field(find_format(precision).has_value(), "text_precisions",
                   fmt::format("'{}' is no precision such as fp8", printable(precision)));
+  }
+  for (const float threshold : o.caches) {
+    require_field(threshold > 0 && threshold <= 1, "cache",
+                  fmt::format("{:g} is not above 0 and at most 1", threshold));
   }
   for (const std::string& precision : o.precisions) require_comparable("precisions", precision);
   require_comparable("reference", o.reference);
@@ -120,8 +124,9 @@ class ModelComparison {
     how.guidance = sampling.guidance;
     if (how.prompts.empty()) how.prompts = usual_prompt_sets().certificate;
     total_ = reference_predictions(how) +
-             compared_predictions(how) * static_cast<int64_t>(options_.precisions.size() +
-                                                              options_.text_precisions.size() + 1);
+             compared_predictions(how) *
+                 static_cast<int64_t>(options_.precisions.size() + options_.text_precisions.size() +
+                                      options_.caches.size() + 1);
     return sampling.scheduler;
   }
 
@@ -169,18 +174,33 @@ class ModelComparison {
     report_.run = run_reference(*loaded.pipeline, scheduler, how, counted());
     done_ += reference_predictions(how);
     ParityResult floor =
-        compare_with(report_.run, *loaded.pipeline, how, how.disturbance, counted());
+        compare_with(report_.run, *loaded.pipeline, how, {how.disturbance}, counted());
     floor.name = "floor";
-    note_fallbacks(loaded);
     done_ += compared_predictions(how);
+    const int64_t bytes = weight_bytes(loaded);
+    for (const float threshold : options_.caches) measure_cache(loaded, threshold, bytes);
+    note_fallbacks(loaded);
     report_.results.push_back(std::move(floor));
+  }
+
+  // Steps that reuse what the blocks added, in the reference's own precision.
+  void measure_cache(const LoadedModel& loaded, float threshold, int64_t bytes) {
+    const ParityOptions& how = report_.options;
+    ParityResult result =
+        compare_with(report_.run, *loaded.pipeline, how, {0, threshold}, counted());
+    result.name = fmt::format("cache {:g}", threshold);
+    result.how = fmt::format("{}, {:.0f}% of the steps reused", report_.reference,
+                             100 * result.reused_share);
+    result.weight_bytes = bytes;
+    done_ += compared_predictions(how);
+    report_.results.push_back(std::move(result));
   }
 
   void measure(const std::string& precision, const std::string& text) {
     const LoadedModel loaded = load(precision, text);
     const int64_t bytes = weight_bytes(loaded);
     ParityResult result =
-        compare_with(report_.run, *loaded.pipeline, report_.options, 0, counted());
+        compare_with(report_.run, *loaded.pipeline, report_.options, {}, counted());
     result.name =
         is_folder(precision) ? fs::path(precision).filename().string() : loaded.precision.used;
     result.how = loaded.precision.how;

@@ -19,6 +19,8 @@ struct CompareModelOptions {
   // Of the text encoders, beside the reference's denoiser; the reference has them as in its files.
   std::vector<std::string> text_precisions = {};
   std::string reference = "bf16";
+  std::vector<float>
+      caches;  // thresholds of step caches, each measured in the reference's precision
   // Width, height and steps of 0 and a guidance below 0 are the model's own, and no prompts are
   // those that calibration does not use (prompt_sets.h).
   ParityOptions parity = {.prompts = {}, .steps = 0, .guidance = -1};

@@ -31,7 +31,7 @@ std::optional<Certificate> Certifier::measure(Pipeline& model, const QuantizeRec
   if (!reference_) reference_ = run_reference(model, scheduler_, how_, both);
   before = first;
   model.set_recipe(recipe, quantizer);
-  ParityResult result = compare_with(*reference_, model, how_, 0, both);
+  ParityResult result = compare_with(*reference_, model, how_, {}, both);
   result.name = format_names(model.model().report().formats);
   Certificate certificate = certificate_of(result, how_);
   certificate.reference = "bf16";

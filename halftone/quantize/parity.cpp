@@ -34,10 +34,11 @@ class Predictor {
 
   // As the sampler takes it.
   Tensor velocity(const Tensor& latents, const SamplerStep& step, const Condition& positive,
-                  const Condition& negative) {
+                  const Condition& negative, RunCaches* caches = nullptr) {
     progress_({"comparing", done_++, total_});
     const auto start = std::chrono::steady_clock::now();
-    Tensor v = guided_prediction(model_, latents, step, positive, negative, options_.guidance);
+    Tensor v =
+        guided_prediction(model_, latents, step, positive, negative, options_.guidance, caches);
     seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     ++count_;
     return v;
@@ -171,12 +172,14 @@ ReferenceRun run_reference(Pipeline& model, const SchedulerConfig& scheduler,
 }
 
 ParityResult compare_with(const ReferenceRun& reference, Pipeline& model,
-                          const ParityOptions& options, double disturbance,
+                          const ParityOptions& options, const Variation& variation,
                           const ProgressFn& progress) {
+  const double disturbance = variation.disturbance;
   check_comparable(reference, model.model());
   const auto steps = reference.schedule.steps.size();
   const bool guided = is_guided(model.model().sampling().rule_of_guidance(), options.guidance);
   ParityResult result;
+  result.cache = variation.cache;
   Predictor predictor(model, options, compared_predictions(options), progress);
   Table cosines(steps), errors(steps), step_cosines(steps), rollout(steps);
   std::vector<double> ssims, psnrs;
@@ -188,7 +191,10 @@ ParityResult compare_with(const ReferenceRun& reference, Pipeline& model,
   }
   result.texts = compared_texts(reference, texts, model.model().conditioner());
   for (const ReferenceCase& c : reference.cases) {
-    ParityResult::Case own{c.prompt, c.seed, 1, 0, 0, 0, {}};
+    ParityResult::Case own{c.prompt, c.seed, 1, 0, 0, 0, {}, {}};
+    // One along the reference's run, and one along its own.
+    RunCaches beside(variation.cache, steps), caches(variation.cache, steps);
+    const bool cached = variation.cache > 0;
     // Its own text states in whole runs; in single predictions the reference's, so that these
     // compare denoisers.
     const Condition positive = model.encode(c.prompt, options.guidance);
@@ -197,17 +203,27 @@ ParityResult compare_with(const ReferenceRun& reference, Pipeline& model,
     SamplerRun sampler(reference.schedule, latents.shape(), c.seed);
     for (size_t k = 0; k < steps; ++k) {
       const SamplerStep& step = reference.schedule.steps[k];
-      const Tensor v = predictor.velocity(disturbed(c.latents[k], disturbance, c.seed + 2 + k),
-                                          step, c.positive, c.negative);
-      if (std::exchange(first, false)) predictor.forget_time();
-      cosines[k].push_back(cosine_of(v, c.velocities[k]));
-      errors[k].push_back(relative_difference(v.as<float>(), c.velocities[k].as<float>()));
-      step_cosines[k].push_back(
-          cosine_of(stepped(step, c.latents[k], v), stepped(step, c.latents[k], c.velocities[k])));
-      own.velocity_cosine = std::min(own.velocity_cosine, cosines[k].back());
-      latents = sampler.advance(k, latents, predictor.velocity(latents, step, positive, negative));
+      beside.begin(k);
+      caches.begin(k);
+      if (variation.single_steps) {
+        const Tensor v =
+            predictor.velocity(disturbed(c.latents[k], disturbance, c.seed + 2 + k), step,
+                               c.positive, c.negative, cached ? &beside : nullptr);
+        if (std::exchange(first, false)) predictor.forget_time();
+        cosines[k].push_back(cosine_of(v, c.velocities[k]));
+        errors[k].push_back(relative_difference(v.as<float>(), c.velocities[k].as<float>()));
+        step_cosines[k].push_back(cosine_of(stepped(step, c.latents[k], v),
+                                            stepped(step, c.latents[k], c.velocities[k])));
+        own.velocity_cosine = std::min(own.velocity_cosine, cosines[k].back());
+      }
+      latents = sampler.advance(
+          k, latents,
+          predictor.velocity(latents, step, positive, negative, cached ? &caches : nullptr));
+      if (caches.prompt.reused) own.reused.push_back(static_cast<int>(k + 1));
       rollout[k].push_back(cosine_of(latents, c.latents[k + 1]));
     }
+    result.reused_share += static_cast<double>(own.reused.size()) /
+                           static_cast<double>(steps * reference.cases.size());
     own.latent_cosine = rollout[steps - 1].back();
     own.image = predictor.picture(latents);
     own.ssim = ssim(own.image, c.image);

@@ -52,6 +52,8 @@ struct ParityResult {
   bool of_text = false;  // the text encoders' precision differs, and not the denoiser's
   int64_t weight_bytes = 0;
   double seconds_per_step = 0;
+  float cache = 0;          // the threshold of its step cache; 0: none
+  double reused_share = 0;  // of the steps of whole runs, on average
 
   // Of one prediction on the reference's own latents, by step and over all.
   std::vector<Spread> velocity_cosine, velocity_error;
@@ -71,6 +73,7 @@ struct ParityResult {
     double velocity_cosine = 0;  // the worst step's
     double latent_cosine = 0, ssim = 0, psnr = 0;
     Tensor image;
+    std::vector<int> reused;  // steps of the whole run at which the prompt's row did, from 1
   };
   std::vector<Case> cases;  // in the order of the reference's
 };
@@ -79,10 +82,18 @@ struct ParityResult {
 ReferenceRun run_reference(Pipeline& model, const SchedulerConfig& scheduler,
                            const ParityOptions& options, const ProgressFn& progress);
 
-// `model` against the reference. With a disturbance its inputs are disturbed by that much: the
-// reference against itself is then the floor below which differences mean nothing.
+// What is done to a model on top of its precision.
+struct Variation {
+  // Its inputs are disturbed by that much: the reference against itself is then the floor below
+  // which differences mean nothing.
+  double disturbance = 0;
+  float cache = 0;  // the threshold of a step cache
+  // Whether predictions on the reference's own latents are compared, too, or whole runs alone.
+  bool single_steps = true;
+};
+// `model` against the reference.
 ParityResult compare_with(const ReferenceRun& reference, Pipeline& model,
-                          const ParityOptions& options, double disturbance,
+                          const ParityOptions& options, const Variation& variation,
                           const ProgressFn& progress);
 
 // Predictions that each takes, for progress bars.

@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "halftone/base/text.h"
 #include "halftone/quantize/parity_report.h"
 
 namespace halftone {
@@ -31,22 +32,26 @@ ordered_json to_json(const ParityResult& r) {
                      {"latent_cosine", c.latent_cosine},
                      {"ssim", c.ssim},
                      {"psnr", c.psnr}});
+    if (r.cache > 0) cases.back()["reused_steps"] = c.reused;
   }
-  return {{"precision", r.name},
-          {"how", r.how},
-          {"weight_bytes", r.weight_bytes},
-          {"seconds_per_step", r.seconds_per_step},
-          {"velocity_cosine", to_json(r.velocity_cosine_all)},
-          {"velocity_relative_error", to_json(r.velocity_error_all)},
-          {"velocity_cosine_by_step", to_json(r.velocity_cosine)},
-          {"velocity_relative_error_by_step", to_json(r.velocity_error)},
-          {"single_step_latent_cosine_by_step", to_json(r.step_cosine)},
-          {"rollout_cosine_by_step", to_json(r.rollout_cosine)},
-          {"ssim", to_json(r.ssim)},
-          {"psnr", to_json(r.psnr)},
-          {"text_states", std::move(texts)},
-          {"layer_relative_error", std::move(layers)},
-          {"cases", std::move(cases)}};
+  ordered_json out = {{"precision", r.name},
+                      {"how", r.how},
+                      {"weight_bytes", r.weight_bytes},
+                      {"seconds_per_step", r.seconds_per_step},
+                      {"velocity_cosine", to_json(r.velocity_cosine_all)},
+                      {"velocity_relative_error", to_json(r.velocity_error_all)},
+                      {"velocity_cosine_by_step", to_json(r.velocity_cosine)},
+                      {"velocity_relative_error_by_step", to_json(r.velocity_error)},
+                      {"single_step_latent_cosine_by_step", to_json(r.step_cosine)},
+                      {"rollout_cosine_by_step", to_json(r.rollout_cosine)},
+                      {"ssim", to_json(r.ssim)},
+                      {"psnr", to_json(r.psnr)},
+                      {"text_states", std::move(texts)},
+                      {"layer_relative_error", std::move(layers)},
+                      {"cases", std::move(cases)}};
+  if (r.cache > 0)
+    out["cache"] = {{"threshold", short_number(r.cache)}, {"reused_share", r.reused_share}};
+  return out;
 }
 
 }  // namespace

@@ -162,14 +162,20 @@ class Page {
             "<div class=\"pair\"><div class=\"stack\" style=\"--ratio:{}/{}\">{}{}</div><input "
             "type=\"range\" min=\"0\" max=\"100\" value=\"50\" aria-label=\"compare\" "
             "oninput=\"this.parentNode.style.setProperty('--x',this.value+'%')\"><small>{}, seed "
-            "{}</small><small>SSIM {:.4f}, PSNR {:.1f} dB, latents {:.5f}</small></div>\n",
+            "{}</small><small>SSIM {:.4f}, PSNR {:.1f} dB, latents {:.5f}</small>{}</div>\n",
             reference.shape()[2], reference.shape()[1], image(reference, r_.reference),
             image(c.image, p.name), html_escape(c.prompt), c.seed, c.ssim, std::min(c.psnr, 99.9),
-            c.latent_cosine);
+            c.latent_cosine, reused(p, c));
       }
       out += "</div>\n";
     }
     return out;
+  }
+
+  static std::string reused(const ParityResult& result, const ParityResult::Case& c) {
+    if (result.cache <= 0) return {};
+    return fmt::format("<small>steps that reuse: {}</small>",
+                       c.reused.empty() ? "none" : steps_text(c.reused));
   }
 
   std::string notes() const {
@@ -180,7 +186,9 @@ class Page {
         "the "
         "deterministic Euler sampler, which is also this model's real one. The grey line is the "
         "reference against itself with its input disturbed by {:g} of its size: what lies below it "
-        "cannot be told from chaos. LPIPS is not measured: its weights are not part of "
+        "cannot be told from chaos. A step cache is measured like a precision, against the "
+        "reference "
+        "without one. LPIPS is not measured: its weights are not part of "
         "Halftone.</p>\n",
         r_.options.disturbance);
   }

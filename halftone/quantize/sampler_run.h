@@ -43,14 +43,31 @@ inline Schedule schedule_for(const Model& model, const SchedulerConfig& schedule
                        model.denoiser().image_tokens({latents[1], latents[2], latents[3]}));
 }
 
+// Of a run whose steps reuse what resembles the one before: of the prompt's row and the negative's.
+struct RunCaches {
+  RunCaches(float threshold, size_t steps) : steps_(steps) {
+    prompt.threshold = negative.threshold = threshold;
+  }
+  // Before each step: the last one is computed as a whole.
+  void begin(size_t step) { prompt.whole = negative.whole = step + 1 == steps_; }
+
+  RowCache prompt, negative;
+
+ private:
+  size_t steps_;
+};
+
 // As the sampler takes it, guidance included; a guidance that is off reads no negative.
 inline Tensor guided_prediction(Pipeline& pipeline, const Tensor& latents, const SamplerStep& step,
                                 const Condition& positive, const Condition& negative,
-                                float guidance) {
-  Tensor prediction = pipeline.predict(latents, step, positive);
+                                float guidance, RunCaches* caches = nullptr) {
+  const auto cache = [&](RowCache RunCaches::* row) {
+    return caches == nullptr ? nullptr : &(caches->*row);
+  };
+  Tensor prediction = pipeline.predict(latents, step, positive, cache(&RunCaches::prompt));
   const GuidanceRule rule = pipeline.model().sampling().rule_of_guidance();
   if (is_guided(rule, guidance)) {
-    const Tensor away = pipeline.predict(latents, step, negative);
+    const Tensor away = pipeline.predict(latents, step, negative, cache(&RunCaches::negative));
     guide(rule, guidance, prediction.mutable_as<float>(), away.as<float>());
   }
   return prediction;

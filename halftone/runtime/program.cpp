@@ -259,18 +259,39 @@ void Program::set_input_rows(const std::string& name, int64_t first, const Tenso
 
 void Program::copy_output_rows(const std::string& name, int64_t first, const Tensor& to) const {
   const DeviceGuard guard(device());
+  const OutputRow from = output_row(name, first);
+  HT_ASSERT(to.dtype() == from.dtype && first + to.shape()[0] <= from.rows);
+  HT_ASSERT(to.byte_size() == from.bytes * to.shape()[0]);
+  HT_ASSERT(device() == nullptr || to.device() == device()->device());
+  copy_here(const_cast<std::byte*>(to.address()), from.data, to.byte_size());
+}
+
+void Program::hand_over_row(const std::string& output, int64_t from, Program& other,
+                            const std::string& input, int64_t to) const {
+  const DeviceGuard guard(device());
+  const OutputRow row = output_row(output, from);
+  const Value into = other.find_value(other.graph_->inputs(), input, "input");
+  HT_ASSERT(other.device() == device() && row.dtype == into.dtype() && from < row.rows &&
+            to < into.dim(0));
+  const int64_t bytes = into.shape().checked_bytes(into.dtype()).value() / into.dim(0);
+  HT_ASSERT(bytes == row.bytes);
+  copy_here(other.own_memory(into.id()) + to * bytes, row.data, bytes);
+}
+
+Program::OutputRow Program::output_row(const std::string& name, int64_t index) const {
   const Value output = find_value(graph_->outputs(), name, "output");
   const ConstView from = const_view(output.id());
-  HT_ASSERT(to.dtype() == from.dtype && first + to.shape()[0] <= from.shape[0]);
-  const int64_t row_bytes = from.shape.checked_bytes(from.dtype).value() / from.shape[0];
-  HT_ASSERT(to.byte_size() == row_bytes * to.shape()[0]);
-  const auto* bytes = static_cast<const std::byte*>(from.data) + first * row_bytes;
-  auto* target = const_cast<std::byte*>(to.address());
+  const int64_t rows = from.shape[0];
+  const int64_t bytes = from.shape.checked_bytes(from.dtype).value() / rows;
+  return {static_cast<const std::byte*>(from.data) + index * bytes, from.dtype, rows, bytes};
+}
+
+// Within the memory where programs run.
+void Program::copy_here(std::byte* to, const std::byte* from, int64_t bytes) const {
   if (device() != nullptr) {
-    HT_ASSERT(to.device() == device()->device());
-    device()->copy(target, bytes, to.byte_size());
-  } else {
-    std::memcpy(target, bytes, static_cast<size_t>(to.byte_size()));
+    device()->copy(to, from, bytes);
+  } else if (bytes > 0) {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
   }
 }
 

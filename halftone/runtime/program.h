@@ -90,6 +90,11 @@ class Program {
   Tensor device_output(const std::string& name) const;  // where the program runs
   // Rows of an output, from this one on, into memory where the program runs.
   void copy_output_rows(const std::string& name, int64_t first, const Tensor& to) const;
+  // A row of an output to one of another program's input, both being where programs run.
+  void hand_over_row(const std::string& output, int64_t from, Program& other,
+                     const std::string& input, int64_t to) const;
+  bool reads(const std::string& input) const { return graph_->inputs().contains(input); }
+  bool gives(const std::string& output) const { return graph_->outputs().contains(output); }
   // States are zeros before the first run.
   void set_state(const std::string& name, const Tensor& tensor);
   Tensor state(const std::string& name);  // a copy in the CPU's memory
@@ -117,6 +122,13 @@ class Program {
   void prepare_states();
   void put(int id, const Tensor& tensor);
   std::byte* own_memory(int id);
+  struct OutputRow {  // of an output, from this row on
+    const std::byte* data = nullptr;
+    DType dtype = DType::kF32;
+    int64_t rows = 0, bytes = 0;  // that the output has, and of each
+  };
+  OutputRow output_row(const std::string& name, int64_t index) const;
+  void copy_here(std::byte* to, const std::byte* from, int64_t bytes) const;
   void copy_in(std::byte* to, const Tensor& from) const;
   void update_states();
   void compute();

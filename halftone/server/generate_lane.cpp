@@ -40,6 +40,7 @@ GenerateRequest GenerateLane::request_of(const json& from, Shelf& shelf) {
   request.steps = from.at("steps");
   request.guidance = from.at("guidance");
   request.true_cfg = from.value("true_cfg", 0.0f);
+  request.cache = from.value("cache", 0.0f);
   request.seed = from.at("seed");
   request.count = from.at("count");
   if (const std::string name = from.value("scheduler", ""); !name.empty()) {

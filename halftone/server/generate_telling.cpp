@@ -33,6 +33,7 @@ void GenerateWorker::finish_picture(GenerateLane& lane, const PictureRow& row) {
                             {"width", image.shape()[2]},
                             {"height", image.shape()[1]},
                             {"seed", job->asked.seed + static_cast<uint64_t>(row.index)}};
+    if (job->asked.cache > 0) details["reused_steps"] = row.job.reused();
     file.details = dump(details);
     ordered_json result = {{"name", file.name}, {"type", file.type}};
     result.update(details);

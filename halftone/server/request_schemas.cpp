@@ -56,6 +56,11 @@ RequestSchemas::RequestSchemas(const RequestLimits& limits) {
                       "themselves (defaults.true_cfg)",
                       0, 100)
             .or_else(0.0),
+        Field::number("cache",
+                      "A step cache: how much a step may differ from those before and still reuse "
+                      "what the network's blocks added; 0 is off",
+                      0, 1)
+            .or_else(0.0),
         Field::integer("seed", "Of the first picture (default: a random one)", 0, kMostSeed),
         Field::integer("count", "Pictures, with seed, seed + 1, ...", 1, limits.most_count)
             .or_else(1),

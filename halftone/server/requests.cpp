@@ -94,6 +94,7 @@ NewJob generate_job(const RequestSchemas& schemas, const RequestLimits& limits, 
   asked.steps = request["steps"];
   asked.guidance = request["guidance"];
   asked.true_cfg = request["true_cfg"];
+  asked.cache = request["cache"];
   asked.count = request["count"];
   if (request["seed"].get<int64_t>() + asked.count - 1 > kMostSeed) {
     throw invalid("seed", fmt::format("and those after it are beyond {}", kMostSeed));

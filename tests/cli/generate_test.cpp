@@ -3,6 +3,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "halftone/engine/step_cache.h"
 #include "halftone/io/png.h"
 #include "halftone/io/safetensors_file.h"
 #include "tests/cli/process.h"
@@ -65,6 +66,58 @@ TEST_F(CliGenerate, LatentsFromTheCommandLineEqualDiffusers) {
   EXPECT_THAT(image.text,
               testing::Contains(std::pair<std::string, std::string>("prompt", case_["prompt"])));
   EXPECT_THAT(image.text, testing::Contains(std::pair<std::string, std::string>("seed", "1")));
+}
+
+TEST_F(CliGenerate, AStepCacheIsOffUnlessAskedForAndTold) {
+  const auto made = [&](std::initializer_list<std::string> more) {
+    std::vector<std::string> all = arguments({"a cat", "-o", path("out.png"), "--json"});
+    all.insert(all.end(), more);
+    const Result result = run(all);
+    EXPECT_EQ(result.code, 0) << result.err;
+    return json::parse(result.out);
+  };
+  EXPECT_FALSE(made({}).contains("cache"));
+  const json report = made({"--cache", "1", "--count", "2"});
+  EXPECT_EQ(report["cache"]["asked"], "1");
+  EXPECT_EQ(report["cache"]["threshold"], 1);
+  ASSERT_EQ(report["cache"]["pictures"].size(), 2u);
+  const auto steps = report["cache"]["pictures"][0]["reused_steps"].get<std::vector<int>>();
+  ASSERT_FALSE(steps.empty());
+  EXPECT_GT(steps.front(), 1);
+  EXPECT_LT(steps.back(), 4);
+  EXPECT_THAT(read_png(path("out-2.png")).text,
+              testing::Contains(std::pair<std::string, std::string>("cache", "1")));
+  const Result text = run(arguments({"a cat", "-o", path("out.png"), "--cache", "1"}));
+  EXPECT_THAT(text.out, HasSubstr(fmt::format("step cache 1: {} of 4 steps reused: {}\n",
+                                              steps.size(), steps_text(steps))));
+  for (const char* wrong : {"1.5", "-0.1", "nan", "Auto", ""}) {
+    expect_one_line(run(arguments({"a cat", "--cache", wrong})), 2,
+                    "--cache: is neither auto, off");
+  }
+  expect_one_line(run(arguments({"a cat", "--cache-ssim", "0.9"})), 2, "goes with --cache auto");
+}
+
+// It is measured once, and kept where HALFTONE_CACHE says.
+TEST_F(CliGenerate, AStepCacheMayBeChosenByItsPictures) {
+  setenv("HALFTONE_CACHE", path("cache").c_str(), 1);
+  const auto why = [&](const char* least) {
+    const Result result = run(arguments(
+        {"a cat", "-o", path("out.png"), "--json", "--cache", "auto", "--cache-ssim", least}));
+    EXPECT_EQ(result.code, 0) << result.err;
+    const json report = json::parse(result.out);
+    EXPECT_GT(report["cache"]["threshold"].get<double>(), 0);
+    return report["cache"]["why"].get<std::string>();
+  };
+  const std::string first = why("0");
+  EXPECT_THAT(first, HasSubstr("step cache 1: SSIM at least"));
+  EXPECT_THAT(first, HasSubstr("of the steps reused on calibration prompts (bound 0)"));
+  EXPECT_EQ(why("0"), first + ", measured earlier");
+  for (const auto& entry : fs::directory_iterator(path("cache"))) {
+    test::write_file(entry.path(), test::read_file(entry.path()).substr(0, 40));
+  }
+  EXPECT_EQ(why("0"), first) << "what is damaged is measured again";
+  EXPECT_THAT(why("1"), HasSubstr("SSIM at least 1.000"));
+  unsetenv("HALFTONE_CACHE");
 }
 
 TEST_F(CliGenerate, RecommendationsThatAreNotKnownOrBeyondReasonAreNamed) {

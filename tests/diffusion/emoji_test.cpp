@@ -169,7 +169,7 @@ TEST(EmojiModel, PrecisionsHoldTheirFloors) {
                           {"nvfp4", on_gpu ? 0.9640 : 0.9650, on_gpu ? 0.905 : 0.909, 0.915}};
   for (const Floor& floor : floors) {
     const ParityResult r =
-        compare_with(reference, *load(floor.precision), options, 0, test::silent);
+        compare_with(reference, *load(floor.precision), options, {}, test::silent);
     expect_above(floor, r);
   }
 }
@@ -219,7 +219,7 @@ class CalibratedEmoji : public testing::Test {
     model->set_recipe(recipe, [](const std::string& name, const Tensor& w, const Format& f) {
       return quantize_compensated(w, f, {*seen_->moments_of(name), 2}, cpu_kernels(), {2});
     });
-    expect_above(floor, compare_with(*reference_, *model, unseen_options(), 0, test::silent));
+    expect_above(floor, compare_with(*reference_, *model, unseen_options(), {}, test::silent));
   }
 
   static inline const Calibration* seen_ = nullptr;

@@ -65,6 +65,37 @@ class CompareModel : public testing::Test {
   int64_t total_ = 0;
 };
 
+TEST_F(CompareModel, AStepCacheIsMeasuredLikeAPrecision) {
+  options_.precisions = {};
+  options_.caches = {0.001f, 1};
+  options_.parity.steps = 6;
+  options_.parity.guidance = 3;
+  const ParityReport report = run();
+  EXPECT_EQ(counted_.back() + 1, total_);
+  ASSERT_EQ(report.results.size(), 3u);
+  const ParityResult &hardly = report.results[0], &much = report.results[1];
+  EXPECT_EQ(hardly.name, "cache 0.001");
+  EXPECT_EQ(hardly.reused_share, 0);
+  EXPECT_EQ(hardly.velocity_error_all.worst, 0);
+  EXPECT_EQ(hardly.ssim.worst, 1);
+  EXPECT_EQ(much.name, "cache 1");
+  EXPECT_THAT(much.how, testing::ContainsRegex("fp32, [1-6][0-9]% of the steps reused"));
+  const std::vector<int>& reused = much.cases[0].reused;
+  ASSERT_FALSE(reused.empty());
+  EXPECT_EQ(reused[0], 2);
+  EXPECT_LE(reused.back(), 5);
+  EXPECT_GT(much.velocity_error[1].mean, 1e-4);
+  EXPECT_EQ(much.velocity_error[0].mean, 0);  // the first and the last are computed
+  EXPECT_EQ(much.velocity_error[5].mean, 0);
+  EXPECT_LT(much.ssim.worst, 1);
+  const auto json = parity_json(report);
+  EXPECT_EQ(json["results"][1]["cases"][0]["reused_steps"], nlohmann::json(reused));
+  EXPECT_FALSE(json["results"][2].contains("cache"));
+  EXPECT_THAT(parity_page(report), HasSubstr("steps that reuse: " + steps_text(reused)));
+  EXPECT_THAT(refused([](auto& o) { o.caches = {0}; }), StartsWith("cache: 0 is not above 0"));
+  EXPECT_THAT(refused([](auto& o) { o.caches = {NAN}; }), StartsWith("cache: nan is not above 0"));
+}
+
 TEST_F(CompareModel, ARowForEachPrecisionAndTheFloorLast) {
   options_.parity.guidance = 3;
   const ParityReport report = run();
@@ -92,11 +123,11 @@ TEST_F(CompareModel, ARowForEachPrecisionAndTheFloorLast) {
   const LoadedModel fp8 = engine_.load(spec);
   const ReferenceRun same = run_reference(*reference.pipeline, reference.sampling.scheduler,
                                           options_.parity, test::silent);
-  const ParityResult row = compare_with(same, *fp8.pipeline, options_.parity, 0, test::silent);
+  const ParityResult row = compare_with(same, *fp8.pipeline, options_.parity, {}, test::silent);
   EXPECT_EQ(report.results[1].velocity_cosine_all.mean, row.velocity_cosine_all.mean);
   EXPECT_EQ(report.results[1].rollout_cosine.back().worst, row.rollout_cosine.back().worst);
   const ParityResult floor = compare_with(same, *reference.pipeline, options_.parity,
-                                          options_.parity.disturbance, test::silent);
+                                          {options_.parity.disturbance}, test::silent);
   EXPECT_EQ(report.results[2].velocity_error_all.mean, floor.velocity_error_all.mean);
   EXPECT_GT(floor.velocity_error_all.mean, 0);
 }

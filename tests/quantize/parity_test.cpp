@@ -70,7 +70,7 @@ TEST_F(Parity, AModelEqualsItselfAndQuantizingAndDisturbingShow) {
   ASSERT_EQ(run.cases[0].latents.size(), 4u);
 
   counted_ = 0;
-  const ParityResult same = compare_with(run, *reference, options_, 0, progress_);
+  const ParityResult same = compare_with(run, *reference, options_, {}, progress_);
   EXPECT_EQ(counted_, compared_predictions(options_));
   EXPECT_EQ(same.velocity_error_all.worst, 0);
   EXPECT_NEAR(same.rollout_cosine.back().worst, 1, 1e-12);
@@ -78,13 +78,13 @@ TEST_F(Parity, AModelEqualsItselfAndQuantizingAndDisturbingShow) {
   ASSERT_FALSE(same.layer_error.empty());
   for (const auto& [name, error] : same.layer_error) EXPECT_EQ(error, 0) << name;
 
-  const ParityResult floor = compare_with(run, *reference, options_, 1e-3, progress_);
+  const ParityResult floor = compare_with(run, *reference, options_, {1e-3}, progress_);
   EXPECT_GT(floor.velocity_error_all.mean, 1e-5);
   EXPECT_LT(floor.velocity_error_all.mean, 1e-1);
 
   const auto nvfp4 = load(formats::nvfp4), fp8 = load(formats::fp8);
-  const ParityResult four = compare_with(run, *nvfp4, options_, 0, progress_);
-  const ParityResult eight = compare_with(run, *fp8, options_, 0, progress_);
+  const ParityResult four = compare_with(run, *nvfp4, options_, {}, progress_);
+  const ParityResult eight = compare_with(run, *fp8, options_, {}, progress_);
   EXPECT_GT(eight.velocity_error_all.mean, 5e-3);
   EXPECT_GT(four.velocity_error_all.mean, 2 * eight.velocity_error_all.mean);
   EXPECT_LT(four.velocity_cosine_all.mean, eight.velocity_cosine_all.mean);
@@ -105,8 +105,8 @@ TEST_F(Parity, TheReportHoldsEverythingAndThePageNeedsNothingElse) {
   report.run = run_reference(*reference, schedule_, options_, progress_);
   for (const char* name : {"fp8", "floor"}) {
     const bool floor = std::string(name) == "floor";
-    ParityResult result =
-        compare_with(report.run, floor ? *reference : *fp8, options_, floor ? 1e-3 : 0, progress_);
+    ParityResult result = compare_with(report.run, floor ? *reference : *fp8, options_,
+                                       {floor ? 1e-3 : 0}, progress_);
     result.name = name;
     report.results.push_back(std::move(result));
   }
@@ -147,7 +147,7 @@ TEST_F(Parity, AnotherModelIsRefused) {
   ASSERT_NE(different->model().denoiser().text_features(),
             reference->model().denoiser().text_features());
   EXPECT_EQ(test::error_of([&] {
-              compare_with(run, *different, options_, 0, progress_);
+              compare_with(run, *different, options_, {}, progress_);
             }).find("precision: is a folder of another model: text states of"),
             0u);
 }

@@ -34,6 +34,7 @@ std::vector<std::string> serially(Engine& engine, const json& asked, const std::
   request.seed = asked["seed"];
   request.count = asked.value("count", 1);
   request.guidance = asked.value("guidance", request.guidance);
+  request.cache = asked.value("cache", 0.0f);
   if (asked.contains("loras")) {
     request.adapters = {{loaded.model->load_adapter(lora), asked["loras"][0]["strength"]}};
   }
@@ -54,12 +55,14 @@ TEST_F(ApiJobs, PicturesOfABatchAreThoseOfARunAlone) {
     return {
         {"prompt", prompt}, {"width", size}, {"height", size}, {"steps", steps}, {"seed", seed}};
   };
-  std::vector<json> asked = {picture("a cat", 64, 6, 1), picture("a red square", 64, 3, 2),
-                             picture("", 64, 5, 3),      picture("the moon", 64, 6, 4),
-                             picture("a cat", 64, 4, 1), picture("a dog", 48, 4, 5)};
+  std::vector<json> asked = {picture("a cat", 64, 6, 1),  picture("a red square", 64, 3, 2),
+                             picture("", 64, 5, 3),       picture("the moon", 64, 6, 4),
+                             picture("a cat", 64, 4, 1),  picture("a dog", 48, 4, 5),
+                             picture("a fish", 64, 9, 6), picture("a bird", 64, 7, 7)};
   asked[0]["count"] = 3;
   asked[3]["loras"] = {{{"name", "style"}, {"strength", 0.75}}};
   asked[4]["loras"] = {{{"name", "style"}, {"strength", -1}}};
+  for (size_t i : {6, 7}) asked[i]["cache"] = 0.3;
   std::vector<std::string> ids;
   for (const json& body : asked) ids.push_back(submit("/api/generate", body));
   for (size_t i = 0; i < asked.size(); ++i) {
@@ -71,6 +74,7 @@ TEST_F(ApiJobs, PicturesOfABatchAreThoseOfARunAlone) {
       const json& result = job["results"][k];
       EXPECT_EQ(result["seed"], asked[i]["seed"].get<size_t>() + k);
       EXPECT_EQ(result["width"], asked[i]["width"]);
+      EXPECT_EQ(!result.value("reused_steps", json::array()).empty(), asked[i].contains("cache"));
       const HttpReply file = get(result["url"]);
       EXPECT_EQ(file.header("content-type"), "image/png");
       EXPECT_EQ(file.body.size(), result["bytes"].get<size_t>());

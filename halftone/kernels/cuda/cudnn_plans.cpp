@@ -1,6 +1,6 @@
 #include "halftone/kernels/cuda/cudnn_plans.h"
 
-#include "halftone/kernels/cuda/cache.h"
+#include "halftone/base/cache_files.h"
 
 namespace halftone::cuda {
 

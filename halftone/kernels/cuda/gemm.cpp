@@ -7,7 +7,7 @@
 #include <fstream>
 #include <vector>
 
-#include "halftone/kernels/cuda/cache.h"
+#include "halftone/base/cache_files.h"
 
 namespace halftone::cuda {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "halftone/kernels/cuda/cache.h"
+#include "halftone/base/cache_files.h"
 #include "halftone/kernels/cuda/libraries.h"
 
 namespace halftone::cuda {

@@ -36,7 +36,8 @@ class FluxDenoiser final : public Denoiser {
 
   std::shared_ptr<Graph> build(const DenoiserShape& shape,
                                const BuildOptions& options) const override {
-    return build_transformer(config_, own_shape(shape), {options.activations, options.tap_blocks});
+    return build_transformer(config_, own_shape(shape),
+                             {options.activations, options.tap_blocks, options.mark_ends});
   }
 
   NamedTensors inputs(const DenoiserShape& shape,

@@ -1,5 +1,6 @@
 #include "halftone/models/flux1/transformer.h"
 
+#include "halftone/nn/block_ends.h"
 #include "halftone/nn/pictures.h"
 #include "halftone/nn/rope_axes.h"
 #include "halftone/nn/two_streams.h"
@@ -43,6 +44,7 @@ class FluxBuilder {
       nn::two_stream_block(scope, text, image, style_);
       tap(scope.name() + ".text", text.x);
       tap(scope.name(), image.x);
+      if (i == 0) mark(nn::kAfterFirstBlock, image.x);
     }
     Value x = concat({text.x, image.x}, 1);
     for (int64_t i = 0; i < c_.single_layers; ++i) {
@@ -106,12 +108,17 @@ class FluxBuilder {
     const auto parts =
         nn::split_per_item(linear(root_["norm_out"]["linear"], condition, 2 * c_.dim()), 2);
     const Value scale = 1.0f + parts[0], shift = parts[1];
-    x = cast(slice(x, 1, shape_.text_tokens, shape_.tokens()), DType::kF32);
-    x = linear(root_["proj_out"], layer_norm(x, style_.eps) * scale + shift, c_.in_channels);
+    x = slice(x, 1, shape_.text_tokens, shape_.tokens());
+    mark(nn::kAfterLastBlock, x);
+    x = layer_norm(cast(x, DType::kF32), style_.eps) * scale + shift;
+    x = linear(root_["proj_out"], x, c_.in_channels);
     const Value patches = nn::picture_of(x, shape_.rows(), shape_.columns());
     return nn::unpatchify(patches, TransformerConfig::kPatch);
   }
 
+  void mark(const char* end, Value x) {
+    if (options_.mark_ends) root_.graph().output(end, x);
+  }
   Value tap(const std::string& name, Value x) {
     if (options_.tap_blocks) root_.graph().output(name, x);
     return x;

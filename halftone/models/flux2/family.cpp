@@ -32,7 +32,8 @@ class Flux2Denoiser final : public Denoiser {
   std::shared_ptr<Graph> build(const DenoiserShape& shape,
                                const BuildOptions& options) const override {
     const TransformerShape own{shape.rows, shape.latents[1], shape.latents[2], shape.text_tokens};
-    return build_transformer(config_, own, {options.activations, options.tap_blocks});
+    return build_transformer(config_, own,
+                             {options.activations, options.tap_blocks, options.mark_ends});
   }
 
   NamedTensors inputs(const DenoiserShape& shape,

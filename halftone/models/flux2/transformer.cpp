@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "halftone/base/error.h"
+#include "halftone/nn/block_ends.h"
 #include "halftone/nn/pictures.h"
 #include "halftone/nn/rope_axes.h"
 #include "halftone/nn/two_streams.h"
@@ -56,6 +57,7 @@ class Builder {
       nn::two_stream_block(scope, text, image, style_);
       tap(scope.name() + ".text", text.x);
       tap(scope.name(), image.x);
+      if (i == 0) mark(nn::kAfterFirstBlock, without_references(image.x));
     }
     const Modulation single = modulation("single_stream_modulation", 1)[0];
     Value x = concat({text.x, image.x}, 1);
@@ -118,16 +120,23 @@ class Builder {
     return nn::add_gated(x, linear(attn["to_out"], both, d), by);
   }
 
+  // Tokens of the picture that is made, of all that are no text.
+  Value without_references(Value x) const { return slice(x, 1, 0, shape_.image_tokens()); }
+
   Value final_layer(Value x, Value condition) {
     const auto parts =
         nn::split_per_item(linear(root_["norm_out"]["linear"], condition, 2 * c_.dim()), 2);
     const Value scale = 1.0f + parts[0], shift = parts[1];
-    const int64_t first = shape_.text_tokens;
-    x = cast(slice(x, 1, first, first + shape_.image_tokens()), DType::kF32);
-    x = linear(root_["proj_out"], norm(x) * scale + shift, c_.in_channels);
+    x = without_references(slice(x, 1, shape_.text_tokens, shape_.tokens()));
+    mark(nn::kAfterLastBlock, x);
+    x = norm(cast(x, DType::kF32)) * scale + shift;
+    x = linear(root_["proj_out"], x, c_.in_channels);
     return nn::picture_of(x, shape_.height, shape_.width);
   }
 
+  void mark(const char* end, Value x) {
+    if (options_.mark_ends) root_.graph().output(end, x);
+  }
   Value tap(const std::string& name, Value x) {
     if (options_.tap_blocks) root_.graph().output(name, x);
     return x;

@@ -29,6 +29,7 @@ struct TransformerOptions {
   // Make every block's result an output, for tests: of the first kind of blocks the image's
   // stream, with references, and ".text" the text's.
   bool tap_blocks = false;
+  bool mark_ends = false;  // of its blocks (nn/block_ends.h)
 };
 
 // Inputs of the graph:

@@ -37,7 +37,7 @@ class Sd3Denoiser final : public Denoiser {
 
   std::shared_ptr<Graph> build(const DenoiserShape& s, const BuildOptions& options) const override {
     return build_transformer(config_, {s.rows, s.latents[1], s.latents[2], s.text_tokens},
-                             {options.activations, options.tap_blocks});
+                             {options.activations, options.tap_blocks, options.mark_ends});
   }
 
   NamedTensors inputs(const DenoiserShape&, std::span<const Condition* const> rows) const override {

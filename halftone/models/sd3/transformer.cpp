@@ -1,5 +1,6 @@
 #include "halftone/models/sd3/transformer.h"
 
+#include "halftone/nn/block_ends.h"
 #include "halftone/nn/pictures.h"
 #include "halftone/nn/two_streams.h"
 
@@ -38,7 +39,9 @@ class Sd3Builder {
       block(scope, text, image, condition, {c_.dual_layers.contains(i), last});
       if (!last) tap(scope.name() + ".text", text.x);
       tap(scope.name(), image.x);
+      if (i == 0) mark(nn::kAfterFirstBlock, image.x);
     }
+    mark(nn::kAfterLastBlock, image.x);
     graph.output("sample", final_layer(image.x, condition));
   }
 
@@ -139,6 +142,9 @@ class Sd3Builder {
                    {shape_.batch, c_.in_channels, shape_.height, shape_.width});
   }
 
+  void mark(const char* end, Value x) {
+    if (options_.mark_ends) root_.graph().output(end, x);
+  }
   Value tap(const std::string& name, Value x) {
     if (options_.tap_blocks) root_.graph().output(name, x);
     return x;

@@ -22,6 +22,7 @@ struct TransformerShape {
 struct TransformerOptions {
   DType activations = DType::kF32;  // F32 or BF16
   bool tap_blocks = false;          // make every block's result an output: the image's, and ".text"
+  bool mark_ends = false;           // of its blocks (nn/block_ends.h)
 };
 
 // Inputs of the graph:

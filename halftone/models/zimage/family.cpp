@@ -43,8 +43,9 @@ class ZImageDenoiser final : public Denoiser {
 
   std::shared_ptr<Graph> build(const DenoiserShape& shape,
                                const BuildOptions& options) const override {
-    return build_transformer(config_, own_shape(shape),
-                             {options.activations, options.tap_blocks, /*velocity=*/true});
+    return build_transformer(
+        config_, own_shape(shape),
+        {options.activations, options.tap_blocks, options.mark_ends, /*velocity=*/true});
   }
 
   NamedTensors inputs(const DenoiserShape& shape,

@@ -5,6 +5,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/nn/attention.h"
+#include "halftone/nn/block_ends.h"
 #include "halftone/nn/modulation.h"
 #include "halftone/nn/rope_axes.h"
 
@@ -14,6 +15,9 @@ namespace {
 using nn::Bias;
 using nn::RopeTables;
 using nn::Scope;
+
+// The blocks that picture and caption go through together.
+constexpr const char* kMainBlocks = "layers";
 
 // What all blocks of a sequence share.
 struct Sequence {
@@ -58,7 +62,8 @@ class Builder {
     const Sequence text{rope.slice(image_tokens_, tokens), if_ragged(caption_extent)};
     caption = blocks("context_refiner", c_.refiner_layers, caption, text, std::nullopt);
 
-    x = blocks("layers", c_.layers, concat({x, caption}, 1), {rope, if_ragged(lengths)}, condition);
+    x = blocks(kMainBlocks, c_.layers, concat({x, caption}, 1), {rope, if_ragged(lengths)},
+               condition);
     const Value sample = final_layer(x, condition);
     graph.output("sample", options_.velocity ? -sample : sample);
   }
@@ -70,7 +75,7 @@ class Builder {
     const Value condition = graph.input("condition", f32({batch, c_.modulation_dim()}));
     const ValueType table = f32({batch, tokens, c_.head_dim() / 2});
     const RopeTables rope = {graph.input("rope.cosine", table), graph.input("rope.sine", table)};
-    graph.output("y", blocks("layers", layers, x, {rope, {}}, condition));
+    graph.output("y", blocks(kMainBlocks, layers, x, {rope, {}}, condition));
   }
 
  private:
@@ -118,6 +123,7 @@ class Builder {
       const Scope scope = root_[kind][std::to_string(i)];
       const auto region = root_.graph().region(kind, scope.name());
       x = tap(scope.name(), block(scope, x, sequence, condition));
+      if (i == 0 && kind == kMainBlocks) mark(nn::kAfterFirstBlock, of_image(x));
     }
     return x;
   }
@@ -159,17 +165,22 @@ class Builder {
     const int64_t p = c_.patch_size, batch = shape_.batch;
     const Value scale =
         1.0f + nn::linear(s["adaLN_modulation"]["1"], silu(condition), c_.dim, Bias::kYes);
-    x = cast(slice(x, 1, 0, rows_ * columns_), DType::kF32);  // the image's tokens alone
-    x = layer_norm(x, 1e-6f) * reshape(scale, {batch, 1, c_.dim});
+    x = of_image(x);
+    mark(nn::kAfterLastBlock, x);
+    x = layer_norm(cast(x, DType::kF32), 1e-6f) * reshape(scale, {batch, 1, c_.dim});
     x = nn::linear(s["linear"], x, p * p * c_.in_channels, Bias::kYes);
     x = permute(reshape(x, {batch, rows_, columns_, p, p, c_.in_channels}), {0, 5, 1, 3, 2, 4});
     return reshape(x, {batch, c_.in_channels, shape_.height, shape_.width});
   }
 
+  Value of_image(Value x) const { return slice(x, 1, 0, rows_ * columns_); }  // without padding
   Value norm(const Scope& scope, Value x) { return nn::rms_norm(scope, x, c_.norm_eps); }
   Value pad_token(const char* name) { return reshape(root_.weight(name, {1, c_.dim}), {c_.dim}); }
   std::string patch_key() const { return std::to_string(c_.patch_size) + "-1"; }
 
+  void mark(const char* end, Value x) {
+    if (options_.mark_ends) root_.graph().output(end, x);
+  }
   Value tap(const std::string& name, Value x) {
     if (options_.tap_blocks) root_.graph().output(name, x);
     return x;

@@ -29,6 +29,7 @@ struct TransformerShape {
 struct TransformerOptions {
   DType activations = DType::kF32;  // F32 or BF16
   bool tap_blocks = false;          // make every block's result an output, for tests
+  bool mark_ends = false;           // of its blocks (nn/block_ends.h)
   bool velocity = false;            // turn the sign of the prediction, which is data minus noise
 };
 

@@ -1,4 +1,4 @@
-#include "halftone/kernels/cuda/cache.h"
+#include "halftone/base/cache_files.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include <iterator>
 #include <thread>
 
-namespace halftone::cuda {
+namespace halftone {
 
 namespace fs = std::filesystem;
 
@@ -59,4 +59,4 @@ void write_cache_file(const std::string& file, const std::string& bytes) {
   if (!written || ignored) fs::remove(temporary, ignored);
 }
 
-}  // namespace halftone::cuda
+}  // namespace halftone

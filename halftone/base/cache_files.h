@@ -1,9 +1,9 @@
-// What is worth remembering between runs: algorithms, compiled kernels.
+// What is worth remembering between runs: algorithms, compiled kernels, choices that were measured.
 #pragma once
 
 #include <string>
 
-namespace halftone::cuda {
+namespace halftone {
 
 // $HALFTONE_CACHE, else halftone/ in the user's cache folder; empty where there is none.
 std::string cache_folder();
@@ -18,4 +18,4 @@ void write_cache_file(const std::string& file, const std::string& head, const st
 // that cannot be written is none, and no error.
 void write_cache_file(const std::string& file, const std::string& bytes);
 
-}  // namespace halftone::cuda
+}  // namespace halftone
