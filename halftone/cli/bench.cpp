@@ -10,6 +10,7 @@
 #include "halftone/base/threads.h"
 #include "halftone/cli/bench_support.h"
 #include "halftone/cli/cli.h"
+#include "halftone/cli/flags.h"
 #include "halftone/graph/catalogue.h"
 #include "halftone/graph/ops.h"
 #include "halftone/models/weights.h"
@@ -308,6 +309,11 @@ void add_bench(CLI::App& app, const Context&) {
   p->device = "cuda";
   p->precisions = {"bf16", "fp8"};
   add_bench_options(*pipeline, *p);
+  pipeline
+      ->add_option("--text-precision", p->text_precision,
+                   "Of the text encoder (default: bf16, or fp32 beside fp32)")
+      ->type_name("P")
+      ->check(precision_name());
   pipeline->callback([p] { bench_pipeline_on_device(*p); });
 }
 

@@ -12,6 +12,7 @@
 #include "halftone/graph/ops.h"
 #include "halftone/models/autoencoder_kl/autoencoder.h"
 #include "halftone/models/families.h"
+#include "halftone/models/qwen3/names.h"
 #include "halftone/models/qwen3/text_encoder.h"
 #include "halftone/models/zimage/transformer.h"
 
@@ -321,8 +322,11 @@ void bench_pipeline_on_device(const BenchOptions& options) {
     const std::string wide = dtype == DType::kF32 ? "fp32" : "bf16";
     const auto arena = std::make_shared<Arena>();
     const zimage::TransformerShape shape{1, kLatent, kLatent, kCaption, false};
-    DeviceBench text(qwen3::build_text_encoder(text_config, 1, kCaption, {dtype, false}), wide,
-                     options, backend, arena);
+    const std::string& asked = options.text_precision;
+    const std::string of_text = asked.empty() ? wide : asked;
+    DeviceBench text(
+        qwen3::build_text_encoder(text_config, 1, kCaption, {activations_of(of_text), false}),
+        of_text, options, backend, arena, qwen3::layers_recipe);
     DeviceBench denoiser(zimage::build_transformer(config, shape, {dtype, false}), precision,
                          options, backend, arena);
     DeviceBench vae(autoencoder_kl::build_decoder(vae_config, 1, kLatent, kLatent, {dtype}), wide,
@@ -358,6 +362,8 @@ void bench_pipeline_on_device(const BenchOptions& options) {
       print_json({{"bench", "pipeline"},
                   {"device", backend.info.name},
                   {"precision", precision},
+                  {"text_precision", of_text},
+                  {"text_weight_bytes", text.program().memory().weights},
                   {"steps", kSteps},
                   {"text_milliseconds", text_seconds * 1e3},
                   {"step_milliseconds", step_seconds * 1e3},

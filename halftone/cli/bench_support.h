@@ -12,6 +12,7 @@ namespace halftone::cli {
 
 struct BenchOptions {
   std::string device = "cpu", compile = "on", family;
+  std::string text_precision;  // empty: as wide as the denoiser computes
   std::vector<std::string> precisions = {"fp32", "bf16", "fp8", "fp8-tensor", "mxfp8", "nvfp4"};
   int64_t tokens = 0;  // 0: what is usual for the device
   int64_t dim = 3840, batch = 1, layers = 30;

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 struct CompareFlags {
   ModelOptions model;
-  std::vector<std::string> precisions = {"fp8", "mxfp8", "nvfp4"}, prompts;
+  std::vector<std::string> precisions = {"fp8", "mxfp8", "nvfp4"}, texts, prompts;
   SamplingOptions sampling;
   std::string reference = "bf16", file, output = "compare.html";
   std::vector<float> caches;
@@ -37,6 +37,7 @@ CompareModelOptions compare_options(const CompareFlags& flags, const Context& co
   }
   options.model = spec_of(flags.model, context);
   options.precisions = flags.precisions;
+  options.text_precisions = flags.texts;
   options.reference = flags.reference;
   options.caches = flags.caches;
   options.scheduler = flags.sampling.scheduler;
@@ -57,18 +58,18 @@ ParityReport compare(const CompareModelOptions& options, ProgressBar& bar, const
   try {
     return compare_model(*context.engine, options, [&](const Progress& p) { bar.update(p); });
   } catch (const Error& error) {
-    if (error.where() != "precisions" && error.where() != "prompts") throw;
-    const std::string one = error.where().substr(0, error.where().size() - 1);
-    throw Error(error.code(), one, "{}", error.message());
+    const std::string& where = error.where();
+    if (where != "precisions" && where != "text_precisions" && where != "prompts") throw;
+    throw Error(error.code(), where.substr(0, where.size() - 1), "{}", error.message());
   }
 }
 
 void print_table(const ParityReport& report) {
-  fmt::print("{:<11} {:>10} {:>10} {:>10} {:>9} {:>8} {:>8} {:>11} {:>9}\n", "precision",
+  fmt::print("{:<13} {:>10} {:>10} {:>10} {:>9} {:>8} {:>8} {:>11} {:>9}\n", "precision",
              "velocity", "5% tail", "worst", "latents", "SSIM", "PSNR", "weights", "a step");
   for (const ParityResult& r : report.results) {
     const bool floor = r.name == "floor";
-    fmt::print("{:<11} {:>10.6f} {:>10.6f} {:>10.6f} {:>9.5f} {:>8.4f} {:>8.1f} {:>11} {:>9}\n",
+    fmt::print("{:<13} {:>10.6f} {:>10.6f} {:>10.6f} {:>9.5f} {:>8.4f} {:>8.1f} {:>11} {:>9}\n",
                r.name, r.velocity_cosine_all.mean, r.velocity_cosine_all.tail,
                r.velocity_cosine_all.worst, r.rollout_cosine.back().mean, r.ssim.mean,
                std::min(r.psnr.mean, 99.9), floor ? "" : human_bytes(r.weight_bytes),
@@ -76,6 +77,13 @@ void print_table(const ParityReport& report) {
   }
   fmt::print("cosines against {}; floor: {} with its input disturbed by {:g}\n", report.reference,
              report.reference, report.options.disturbance);
+  for (const ParityResult& r : report.results) {
+    if (!r.of_text) continue;
+    for (const TextParity& t : r.texts) {
+      fmt::print("{}: cosine of a token in {}/{}: {:.6f}, 5% tail {:.6f}, worst {:.6f}\n", r.name,
+                 t.encoder, t.output, t.cosine.mean, t.cosine.tail, t.cosine.worst);
+    }
+  }
   for (const std::string& line : report.fallbacks) fmt::print("fallback: {}\n", line);
 }
 
@@ -120,16 +128,28 @@ void add_compare(CLI::App& app, const Context& context) {
       ->type_name("P")
       ->check(known);
   add_model_options(*command, o->model);
-  command->remove_option(command->get_option("--precision"));  // here there are several
+  // Here there are several.
+  command->remove_option(command->get_option("--precision"));
+  command->remove_option(command->get_option("--text-precision"));
+  CLI::Option* const precisions =
+      command
+          ->add_option(
+              "--precision", o->precisions,
+              "Precisions, or folders that 'halftone quantize --model' wrote, separated by "
+              "commas")
+          ->delimiter(',')
+          ->allow_extra_args(false)
+          ->capture_default_str()
+          ->type_name("P,...")
+          ->check(precision_name() | CLI::ExistingDirectory);
   command
-      ->add_option("--precision", o->precisions,
-                   "Precisions, or folders that 'halftone quantize --model' wrote, separated by "
-                   "commas")
+      ->add_option("--text-precision", o->texts,
+                   "Precisions of the text encoders, separated by commas, beside the reference's "
+                   "transformer; alone unless --precision is given, too")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->capture_default_str()
       ->type_name("P,...")
-      ->check(precision_name() | CLI::ExistingDirectory);
+      ->check(precision_name());
   command
       ->add_option("--cache", o->caches,
                    "Measure step caches of these thresholds as well, in the precision of "
@@ -147,7 +167,10 @@ void add_compare(CLI::App& app, const Context& context) {
       ->capture_default_str()
       ->type_name("OUT.html");
   command->add_flag("--json", o->json, "Print the JSON instead of a table");
-  command->callback([o, &context] { run_compare(*o, context); });
+  command->callback([o, precisions, &context] {
+    if (!o->texts.empty() && precisions->count() == 0) o->precisions.clear();
+    run_compare(*o, context);
+  });
 }
 
 }  // namespace halftone::cli

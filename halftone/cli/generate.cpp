@@ -84,6 +84,14 @@ GenerateRequest request_of(const GenerateOptions& options, const LoadedModel& lo
   return request;
 }
 
+ArrangeOptions arrange_options(const GenerateOptions& options) {
+  const std::string& limit = options.model.max_memory;
+  return {limit.empty() ? 0 : parse_bytes(limit, "--max-memory"),
+          options.vae_tiles == "on"    ? TileChoice::kOn
+          : options.vae_tiles == "off" ? TileChoice::kOff
+                                       : TileChoice::kAuto};
+}
+
 // What is wrong with where results should go, before any work.
 void check_outputs(const GenerateOptions& options) {
   if (options.output == "-" && (options.count > 1 || options.json)) {
@@ -163,24 +171,19 @@ void run_generate(GenerateOptions options, const Context& context) {
   GenerateOutcome outcome;
   if (!options.size.empty()) parse_size(options.size);  // wrong ones before any work
   check_outputs(options);
-  outcome.loaded = load(options.model, context);
+  outcome.loaded = load_bare(options.model, context);
   const Sampling& defaults = outcome.loaded.sampling;
   if (options.size.empty()) options.size = fmt::format("{}x{}", defaults.width, defaults.height);
   if (options.steps == 0) options.steps = defaults.steps;
   if (options.guidance < 0) options.guidance = defaults.guidance;
   GenerateRequest request = request_of(options, outcome.loaded);
   check(request, defaults);
+  outcome.kept = arrange(outcome.loaded, request, arrange_options(options));
+  outcome.planned = outcome.kept.memory;
   const Model& model = *outcome.loaded.model;
   Pipeline& pipeline = *outcome.loaded.pipeline;
-  outcome.planned = plan_generate(pipeline, request);
-  if (outcome.loaded.context == nullptr) {  // a device's memory has nothing of the process in it
-    outcome.planned.process =
-        std::max<int64_t>(0, anonymous_memory() - outcome.planned.owned_weights) +
-        library_code_bytes();
-  }
-  check_memory(outcome.loaded, outcome.planned, options.model.max_memory);
   std::FILE* const report = options.output == "-" ? stderr : stdout;
-  if (!options.json) print_plan(report, outcome.planned, outcome.loaded);
+  if (!options.json) print_plan(report, outcome.kept, outcome.loaded);
   outcome.hash = model.hash();
   if (options.cache == "auto") choose_cache(options, context, request, outcome);
   outcome.cache = request.cache;
@@ -310,6 +313,13 @@ void add_generate(CLI::App& app, const Context& context) {
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(1, 64));
+  command
+      ->add_option("--vae-tiles", o->vae_tiles,
+                   "Decode in overlapping tiles of 512 pixels: on, off, or auto where the picture "
+                   "does not fit otherwise")
+      ->capture_default_str()
+      ->type_name("T")
+      ->check(CLI::IsMember({"auto", "on", "off"}));
   command->add_option("--noise", o->noise, "Take the initial latents from this file")
       ->type_name("FILE");
   command->add_option("--save-latents", o->save_latents, "Write the final latents to this file")

@@ -34,6 +34,7 @@ OfflineOptions offline_options(const GenerateOptions& options, const Context& co
   o.batch = options.batch;
   o.overwrite = options.overwrite;
   o.skip_wrong = options.skip_wrong;
+  o.tiles = options.vae_tiles == "on";
   const std::string& most = options.model.max_memory;
   if (!most.empty()) o.max_memory = parse_bytes(most, "--max-memory");
   return o;
@@ -64,6 +65,7 @@ ordered_json offline_json(const GenerateOptions& options, const OfflineResult& r
           {"made_again", notes_json(result.made_again, "file", "why")},
           {"failed", notes_json(result.failed, "id", "error")},
           {"precision", choice_json(result.loaded.precision)},
+          {"text_precision", choice_json(result.loaded.text_precision)},
           {"compile", choice_json(result.loaded.compile)},
           {"device", choice_json(result.loaded.device)},
           {"fallbacks", result.fallbacks},

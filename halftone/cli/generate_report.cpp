@@ -35,6 +35,20 @@ ordered_json streamed_json(const GenerateOutcome& outcome) {
   return json;
 }
 
+ordered_json text_precision_json(const GenerateOutcome& outcome) {
+  ordered_json json = choice_json(outcome.loaded.text_precision);
+  json["encoders"] = ordered_json::array();
+  for (const EncoderReport& encoder : outcome.loaded.model->report().encoders) {
+    ordered_json kept = ordered_json::array();
+    for (const auto& [weight, reason, unsupported] : encoder.quantized.kept) {
+      kept.push_back({{"weight", weight}, {"reason", reason}});
+    }
+    json["encoders"].push_back(
+        {{"folder", encoder.folder}, {"linears", encoder.formats}, {"kept", std::move(kept)}});
+  }
+  return json;
+}
+
 ordered_json loras_json(const GenerateOutcome& outcome) {
   ordered_json list = ordered_json::array();
   for (const AdapterChoice& choice : outcome.loaded.adapters) {
@@ -45,6 +59,11 @@ ordered_json loras_json(const GenerateOutcome& outcome) {
                     {"unmatched", report.unmatched}});
   }
   return list;
+}
+
+void print_arrangement(std::FILE* to, const ArrangedMemory& kept) {
+  if (const std::string line = kept.line(); !line.empty()) fmt::print(to, "  {}\n", line);
+  std::fflush(to);
 }
 
 }  // namespace
@@ -66,9 +85,9 @@ ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outc
       {"steps", options.steps},
       {"guidance", options.guidance},
       {"precision", precision_json(outcome)},
+      {"text_precision", text_precision_json(outcome)},
       {"compile", choice_json(outcome.loaded.compile)},
       {"device", choice_json(outcome.loaded.device)},
-      {"stream_blocks", streamed_json(outcome)},
       {"loras", loras_json(outcome)},
       {"fallbacks", outcome.loaded.fallbacks},
       {"notes", outcome.notes},
@@ -85,7 +104,8 @@ ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outc
         {"values", outcome.planned.arena + outcome.planned.slots + outcome.planned.borders},
         {"scratch", outcome.planned.workspace + outcome.planned.library},
         {"process", outcome.planned.process},
-        {"weights_in_files", outcome.planned.file_weights}}}};
+        {"weights_in_files", outcome.planned.file_weights}}},
+      {"memory", {{"plan", memory_plan_json(outcome.kept)}}}};
   if (outcome.loaded.context != nullptr) out["peak_bytes"]["on_host"] = outcome.host_measured;
   if (options.cache != "off") {
     ordered_json& cache =
@@ -103,7 +123,8 @@ ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outc
   return out;
 }
 
-void print_plan(std::FILE* to, const ModelMemory& memory, const LoadedModel& loaded) {
+void print_plan(std::FILE* to, const ArrangedMemory& kept, const LoadedModel& loaded) {
+  const ModelMemory& memory = kept.memory;
   std::string parts =
       fmt::format("values {} + scratch {}", human_bytes(memory.arena + memory.borders),
                   human_bytes(memory.workspace + memory.library));
@@ -114,7 +135,7 @@ void print_plan(std::FILE* to, const ModelMemory& memory, const LoadedModel& loa
     if (memory.streamed_weights > 0) {
       fmt::print(to, "streamed: {} {}\n", loaded.stream_blocks.used, loaded.stream_blocks.why);
     }
-    std::fflush(to);
+    print_arrangement(to, kept);
     return;
   }
   parts += fmt::format(" + process {}", human_bytes(memory.process));
@@ -123,7 +144,7 @@ void print_plan(std::FILE* to, const ModelMemory& memory, const LoadedModel& loa
   }
   fmt::print(to, "memory: {} ({}); weights read in place from files: {}\n",
              human_bytes(memory.peak()), parts, human_bytes(memory.file_weights));
-  std::fflush(to);
+  print_arrangement(to, kept);
 }
 
 void print_summary(std::FILE* to, const GenerateOptions& options, const GenerateOutcome& outcome) {
@@ -135,6 +156,9 @@ void print_summary(std::FILE* to, const GenerateOptions& options, const Generate
              outcome.loaded.device.used);
   if (!outcome.loaded.model->report().formats.empty())
     fmt::print(to, "  {}\n", outcome.loaded.precision.why);
+  if (outcome.loaded.tells_text_precision())
+    fmt::print(to, "  text in {} ({}): {}\n", outcome.loaded.text_precision.used,
+               outcome.loaded.text_precision.how, outcome.loaded.text_precision.why);
   if (!outcome.cache_told.empty()) fmt::print(to, "  {}\n", outcome.cache_told);
   for (size_t i = 0; i < outcome.reused.size() && outcome.cache > 0; ++i) {
     const std::vector<int>& steps = outcome.reused[i][0];

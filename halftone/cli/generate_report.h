@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "halftone/cli/model_options.h"
+#include "halftone/engine/arrange.h"
 
 namespace halftone::cli {
 
@@ -27,6 +28,7 @@ struct GenerateOptions {
   float skip_layer_scale = SkipLayers{}.scale;
   uint64_t seed = 0;
   bool json = false;
+  std::string vae_tiles = "auto";
 };
 
 struct GenerateOutcome {
@@ -35,6 +37,7 @@ struct GenerateOutcome {
   GenerateSeconds seconds;
   std::vector<std::filesystem::path> files;
   std::string hash;
+  ArrangedMemory kept;
   ModelMemory planned;
   int64_t measured = 0;       // where the model runs
   int64_t host_measured = 0;  // on the host, where that is elsewhere
@@ -49,7 +52,7 @@ float cache_threshold(const std::string& text);
 
 nlohmann::ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outcome);
 // To stdout, or to stderr where a picture goes there.
-void print_plan(std::FILE* to, const ModelMemory& memory, const LoadedModel& loaded);
+void print_plan(std::FILE* to, const ArrangedMemory& kept, const LoadedModel& loaded);
 void print_summary(std::FILE* to, const GenerateOptions& options, const GenerateOutcome& outcome);
 
 }  // namespace halftone::cli

@@ -58,6 +58,7 @@ ModelSpec spec_of(const ModelOptions& options, const Context& context) {
   spec.path = options.model;
   spec.base = options.base;
   spec.precision = options.precision;
+  spec.text_precision = options.text_precision;
   spec.compile = options.compile;
   spec.device = options.device;
   spec.stream_blocks = options.stream_blocks;
@@ -88,6 +89,13 @@ LoadedModel load(const ModelOptions& options, const Context& context) {
   return context.engine->load(spec_of(options, context));
 }
 
+LoadedModel load_bare(const ModelOptions& options, const Context& context) {
+  if (!options.max_memory.empty()) parse_bytes(options.max_memory, "--max-memory");
+  ModelSpec spec = spec_of(options, context);
+  spec.bare = true;
+  return context.engine->load(spec);
+}
+
 void add_base_options(CLI::App& command, ModelOptions& options) {
   command
       .add_option("-m,--model", options.model,
@@ -112,14 +120,24 @@ void add_base_options(CLI::App& command, ModelOptions& options) {
       ->type_name("P")
       ->check(precision_name({"auto", "stored"}));
   command
+      .add_option("--text-precision", options.text_precision,
+                  "Of the text encoders: auto, fp32, bf16, or a format that their linears' weights "
+                  "are kept in (fp8, mxfp8, nvfp4, ...); auto is as their files have them, and to "
+                  "generate fp8 where memory asks for it")
+      ->capture_default_str()
+      ->type_name("P")
+      ->check(precision_name({"auto"}));
+  command
       .add_option("--compile", options.compile,
                   "Fuse operations; on a GPU also record launches: auto, on or off")
       ->capture_default_str()
       ->type_name("C")
       ->check(CLI::IsMember({"auto", "on", "off"}));
   command
-      .add_option("--max-memory", options.max_memory,
-                  "Refuse to start where more memory is planned (default: what is free)")
+      .add_option(
+          "--max-memory", options.max_memory,
+          "What may be taken in all (default: what is free). To generate, a model is kept in "
+          "ways that need less where it has to be; nothing starts that needs more")
       ->type_name("SIZE");
   command.add_option("--device", options.device, "auto, cpu or cuda[:N]")
       ->capture_default_str()

@@ -17,7 +17,7 @@ namespace halftone::cli {
 struct ModelOptions {
   std::string model, base;
   std::string precision = "auto", compile = "auto", device = "auto", max_memory;
-  std::string stream_blocks = "auto";
+  std::string stream_blocks = "auto", text_precision = "auto";
   std::vector<std::string> loras;
   int threads = 0;
   bool strict = false;
@@ -52,6 +52,9 @@ void share_machine(const Collective& processes, ModelOptions& options);
 
 // With --strict a fallback is an Error. Programs of the model end where the context says so.
 LoadedModel load(const ModelOptions& options, const Context& context);
+
+// The same with no weights placed yet: for arrange() (arrange.h).
+LoadedModel load_bare(const ModelOptions& options, const Context& context);
 
 // After a run: what the device did in another way than it should have. With --strict an Error.
 void add_device_fallbacks(LoadedModel& loaded, bool strict);

@@ -150,6 +150,12 @@ void add_serve_command(CLI::App& app, const Context& context) {
       ->capture_default_str()
       ->type_name("D")
       ->check(device_name());
+  command
+      ->add_option("--text-precision", server.text_precision,
+                   "Of the text encoders of all models: auto, fp32, bf16, fp8, mxfp8, ...")
+      ->capture_default_str()
+      ->type_name("P")
+      ->check(precision_name({"auto"}));
   command->add_option("--threads", server.threads, "CPU threads (default: all)")
       ->type_name("N")
       ->check(CLI::Range(1, 256));

@@ -35,6 +35,9 @@ void check(const ModelSpec& spec) {
              spec.precision == "auto" || spec.precision == "stored" ||
                  find_format(spec.precision).has_value(),
              "auto, stored, fp32, bf16, fp8, fp8-tensor, mxfp8 and nvfp4");
+  check_name("text_precision", spec.text_precision,
+             spec.text_precision == "auto" || find_format(spec.text_precision).has_value(),
+             "auto, fp32, bf16, fp8, fp8-tensor, mxfp8 and nvfp4");
   check_name("device", spec.device, is_device(spec.device), "auto, cpu and cuda[:N]");
   check_name("compile", spec.compile,
              spec.compile == "auto" || spec.compile == "on" || spec.compile == "off",

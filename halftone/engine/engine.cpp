@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 
@@ -52,19 +53,11 @@ Choice choose_stream_blocks(const std::string& asked, const Backend& backend) {
   return {asked, streams ? asked : "off", "native", streams ? "" : "all blocks are on the device"};
 }
 
-// What became of that on a device.
-void tell_streamed(const StreamReport& streamed, Choice& choice) {
-  if (streamed.blocks == 0) return;
-  choice.used = std::to_string(streamed.blocks);
-  choice.why =
-      fmt::format("of {} blocks, {} in pinned memory of the CPU; {} on the device for them",
-                  streamed.of, human_bytes(streamed.bytes), human_bytes(streamed.slots));
-}
-
 // Everything that ran in another way than asked for.
 std::vector<std::string> fallbacks_of(const LoadedModel& loaded) {
   std::vector<std::string> lines;
-  for (const Choice* choice : {&loaded.device, &loaded.precision, &loaded.stream_blocks}) {
+  for (const Choice* choice :
+       {&loaded.device, &loaded.precision, &loaded.text_precision, &loaded.stream_blocks}) {
     if (choice->how == "fallback") {
       lines.push_back(
           fmt::format("{} instead of {}: {}", choice->used, choice->asked, choice->why));
@@ -78,6 +71,13 @@ std::vector<std::string> fallbacks_of(const LoadedModel& loaded) {
   for (const auto& kept : loaded.model->report().quantized.kept) {
     if (kept.unsupported) {
       lines.push_back(fmt::format("'{}' stays in high precision: {}", kept.weight, kept.reason));
+    }
+  }
+  for (const EncoderReport& encoder : loaded.model->report().encoders) {
+    for (const auto& kept : encoder.quantized.kept) {
+      if (!kept.unsupported) continue;
+      lines.push_back(fmt::format("{}: '{}' stays in high precision: {}", encoder.folder,
+                                  kept.weight, kept.reason));
     }
   }
   for (const AdapterChoice& choice : loaded.adapters) {
@@ -123,6 +123,14 @@ void note_fallbacks(LoadedModel& loaded, bool strict) {
 
 }  // namespace
 
+void tell_streamed(const StreamReport& streamed, Choice& choice) {
+  if (streamed.blocks == 0) return;
+  choice.used = std::to_string(streamed.blocks);
+  choice.why =
+      fmt::format("of {} blocks, {} in pinned memory of the CPU; {} on the device for them",
+                  streamed.of, human_bytes(streamed.bytes), human_bytes(streamed.slots));
+}
+
 GenerateRequest LoadedModel::request(const std::string& prompt) const {
   GenerateRequest request;
   request.prompt = prompt;
@@ -135,8 +143,17 @@ GenerateRequest LoadedModel::request(const std::string& prompt) const {
   return request;
 }
 
+bool LoadedModel::tells_text_precision() const {
+  return text_precision.asked != "auto" ||
+         std::ranges::any_of(model->report().encoders,
+                             [](const EncoderReport& encoder) { return !encoder.formats.empty(); });
+}
+
 std::unique_ptr<Pipeline> LoadedModel::make_pipeline(std::shared_ptr<Arena> arena) const {
-  return std::make_unique<Pipeline>(model, cancelled, std::move(arena));
+  auto pipeline = std::make_unique<Pipeline>(model, cancelled, std::move(arena));
+  if (takes_turns) pipeline->take_turns();
+  pipeline->set_tiles(tiles);
+  return pipeline;
 }
 
 Backend Engine::backend(const std::string& device) {
@@ -166,9 +183,11 @@ LoadedModel Engine::load(const ModelSpec& spec) {
 
   LoadOptions how;
   set_precision(spec.precision, backend.info, how);
+  set_text_precision(spec.text_precision, how);
   how.compile = loaded.compile.used == "on";
   how.stream_blocks = parse_stream_blocks(loaded.stream_blocks.used);
   how.stream_encoders = spec.stream_encoders && backend.device != nullptr;
+  how.bare = spec.bare;
   how.kernels = backend.kernels;
   how.stream = backend.stream(loaded.threads);
   StoredChoice stored;
@@ -178,9 +197,10 @@ LoadedModel Engine::load(const ModelSpec& spec) {
   }
   how.cut_inputs = spec.cut_inputs;
   const std::string what =
-      fmt::format("{}\n{}\n{}\n{}\n{}\n{} {}\n{}\n{}", spec.precision, how.quantize_activations,
-                  loaded.compile.used, loaded.device.used, loaded.threads, how.stream_blocks,
-                  how.stream_encoders, fmt::join(spec.cut_inputs, " "), state_of(parts.files));
+      fmt::format("{}\n{}\n{} {}\n{}\n{}\n{}\n{} {}\n{}\n{}", spec.precision,
+                  how.quantize_activations, spec.text_precision, spec.bare, loaded.compile.used,
+                  loaded.device.used, loaded.threads, how.stream_blocks, how.stream_encoders,
+                  fmt::join(spec.cut_inputs, " "), state_of(parts.files));
   {
     const std::scoped_lock lock(mutex_);
     loaded.model = models_[what].lock();
@@ -195,6 +215,7 @@ LoadedModel Engine::load(const ModelSpec& spec) {
   loaded.sampling = parts.recommended;
   loaded.device_info = backend.info;
   loaded.precision = chosen_precision(spec.precision, backend.info, loaded.model->report(), stored);
+  loaded.text_precision = chosen_text_precision(spec.text_precision, backend.info, *loaded.model);
   for (const LoraChoice& lora : spec.loras) {
     loaded.adapters.push_back({loaded.model->load_adapter(lora.file), lora.strength});
     loaded.adapters.back().adapter->lora().check_strength(lora.strength);

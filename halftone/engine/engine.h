@@ -36,8 +36,11 @@ struct ModelSpec {
   // Weights, by patterns, that are cut where their input is several values side by side, so that
   // each of these has scales of its own. Those of quantized files are cut as they are stored.
   std::vector<std::string> cut_inputs = {};
+  // Of the text encoders: auto is as their files have them, or the name of a format.
+  std::string text_precision = "auto";
   std::vector<LoraChoice> loras;
   int threads = 0;                  // 0: all
+  bool bare = false;                // no weights are placed before arrange() (arrange.h)
   bool strict = false;              // a fallback is an Error
   double threshold = 0.99;          // of a certificate's velocity cosine, for precision auto
   std::function<bool()> cancelled;  // asked between kernels; true ends a run
@@ -49,13 +52,18 @@ struct LoadedModel {
   std::shared_ptr<const Model> model;
   std::unique_ptr<Pipeline> pipeline;
   Sampling sampling;  // the family's, and what the folder says of itself
-  Choice precision, compile, device, stream_blocks;
+  Choice precision, text_precision, compile, device, stream_blocks;
   DeviceInfo device_info;
   AdapterChoices adapters;
+  bool takes_turns = false;       // as Pipeline has it
+  std::optional<TileSize> tiles;  // the same
   int threads = 1, threads_asked = 1;
   std::vector<std::string> fallbacks;  // one line each
   std::function<bool()> cancelled;     // as in its specification
   double seconds = 0;
+
+  // Whether the text encoders run otherwise than their files have them.
+  bool tells_text_precision() const;
 
   // Another worker on this model.
   std::unique_ptr<Pipeline> make_pipeline(
@@ -86,6 +94,9 @@ std::string default_model();
 
 // An Error where a run needs more memory than there is, or than `limit` bytes; 0: no limit.
 void check_memory(const LoadedModel& loaded, const ModelMemory& planned, int64_t limit);
+
+// What has become of blocks that were to be streamed to a device, as a choice.
+void tell_streamed(const StreamReport& streamed, Choice& choice);
 
 // Adapters that were trained beside another base than this, or another format of it, a line each.
 std::vector<std::string> adapter_notes(const LoadedModel& loaded, const std::string& model_hash);

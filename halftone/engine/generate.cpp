@@ -57,27 +57,46 @@ JobRequest job_of(const GenerateRequest& request, int64_t index) {
   return job;
 }
 
-}  // namespace
+// What a request's memory follows from.
+struct Planning {
+  Shape latents;
+  SamplerGraph sampler;
+  std::vector<std::string> prompts;
+};
 
-ModelMemory plan_generate(Pipeline& pipeline, const GenerateRequest& request) {
-  const Model& model = pipeline.model();
+Planning planning_of(const Model& model, const GenerateRequest& request) {
   check_prompts(request, model.parts());
   check_skip_layers(request, model.parts());
-  SamplerGraph sampler;
-  sampler.jobs = std::min(request.batch, request.count);
-  std::vector<std::string> prompts = {request.prompt};
+  Planning what;
+  what.sampler.jobs = std::min(request.batch, request.count);
+  what.prompts = {request.prompt};
   if (takes_two(request, model.sampling())) {
-    sampler.rule = model.sampling().guidance_rule;
-    prompts.push_back(request.negative);
+    what.sampler.rule = model.sampling().guidance_rule;
+    what.prompts.push_back(request.negative);
   }
-  const Shape latents = model.latent_shape(request.width, request.height);
+  what.latents = model.latent_shape(request.width, request.height);
+  const Shape& latents = what.latents;
   const Schedule schedule =
       make_schedule(request.scheduler.value_or(model.sampling().scheduler), request.steps,
                     model.denoiser().image_tokens({latents[1], latents[2], latents[3]}));
-  sampler.skip_blocks = request.skip.layers;
-  sampler.memories = schedule.memories;
-  sampler.noise = schedule.uses_noise();
-  return pipeline.plan(latents, sampler, prompts, request.adapters, request.cache > 0);
+  what.sampler.skip_blocks = request.skip.layers;
+  what.sampler.memories = schedule.memories;
+  what.sampler.noise = schedule.uses_noise();
+  return what;
+}
+
+}  // namespace
+
+ModelMemory plan_generate(Pipeline& pipeline, const GenerateRequest& request) {
+  const Planning what = planning_of(pipeline.model(), request);
+  return pipeline.plan(what.latents, what.sampler, what.prompts, request.adapters,
+                       request.cache > 0);
+}
+
+PhaseMemory plan_generate_phases(Pipeline& pipeline, const GenerateRequest& request) {
+  const Planning what = planning_of(pipeline.model(), request);
+  return pipeline.plan_phases(what.latents, what.sampler, what.prompts, request.adapters,
+                              request.cache > 0);
 }
 
 GeneratedPicture finish_picture(Stepper& stepper, const Job& job, int index,

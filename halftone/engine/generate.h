@@ -37,6 +37,7 @@ GeneratedPicture finish_picture(Stepper& stepper, const Job& job, int index,
 // Memory that the request takes, known before it runs. What the model does not allow (a size, a
 // prompt that is too long) is an Error.
 ModelMemory plan_generate(Pipeline& pipeline, const GenerateRequest& request);
+PhaseMemory plan_generate_phases(Pipeline& pipeline, const GenerateRequest& request);
 
 // Hands over each picture as it is finished, and keeps none. Progress counts denoising steps over
 // all batches; it is called between steps and may throw to cancel.

@@ -1,10 +1,12 @@
 #include "halftone/engine/model.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "halftone/base/error.h"
 #include "halftone/base/text.h"
+#include "halftone/engine/imagined.h"
 #include "halftone/io/model_hash.h"
 
 namespace halftone {
@@ -14,6 +16,17 @@ Weights finite(Weights weights, const Checkpoint& file, const LoadOptions& optio
   // Weights are looked at and converted on their way, on the CPU.
   check_finite(weights, file.path().string(), cpu_kernels(), {options.stream.threads});
   return weights;
+}
+
+std::map<std::string, int> counted_formats(const QuantizeReport& quantized) {
+  std::map<std::string, int> formats;
+  for (const auto& linear : quantized.converted) ++formats[std::string(linear.format.name)];
+  return formats;
+}
+
+std::array<std::shared_ptr<Graph>, 2> codec_graphs(const Codec& codec) {
+  return {codec.decoder({1, codec.channels(), 1, 1}, {}),
+          codec.encoder({1, 3, codec.scale(), codec.scale()}, {})};
 }
 
 std::shared_ptr<const Checkpoint> open(const std::filesystem::path& path) {
@@ -60,15 +73,15 @@ std::vector<LinearInfo> linears_in(const Graph& graph, const QuantizeRecipe& rec
 }  // namespace
 
 ModelPart::ModelPart(Weights weights, std::span<const std::shared_ptr<Graph>> graphs,
-                     CompileOptions compile, const LoadOptions& options, int stream_blocks)
+                     CompileOptions compile, const LoadOptions& options, DeviceContext* memory,
+                     int stream_blocks)
     : weights_(std::move(weights)), compile_(std::move(compile)) {
   for (const auto& [name, weight] : weights_) check_intact(weight);
-  DeviceContext* device = options.stream.device;
-  if (device == nullptr && stream_blocks != 0) {
+  if (memory == nullptr && stream_blocks != 0) {
     throw Error(ErrorCode::kUnsupported, "stream-blocks",
                 "the CPU reads weights where they are: blocks are streamed to GPUs");
   }
-  if (device == nullptr) return;
+  if (memory == nullptr) return;
   const std::vector<WeightBlock> streamed = choose_streamed(*graphs[0], stream_blocks);
   CompileOptions how = compile_;
   how.can_stack = [this, together = stack_within(streamed)](const auto& a, const auto& b) {
@@ -80,7 +93,7 @@ ModelPart::ModelPart(Weights weights, std::span<const std::shared_ptr<Graph>> gr
   }
   index_stacks();
   const Weights host = std::move(weights_);
-  weights_ = to_device(host, stacks_, *device, streamed);
+  weights_ = to_device(host, stacks_, *memory, streamed);
   for (const auto& [name, weight] : host) check_intact(weight);  // copied, or lost meanwhile
 }
 
@@ -177,38 +190,127 @@ std::shared_ptr<const Model> Model::load(const ModelParts& parts, const LoadOpti
   add(parts.denoiser_path());
   add(parts.files.weights(parts.codec->folder()));
 
-  for (size_t i = 0; i < parts.conditioner->folders().size(); ++i) {
-    const std::shared_ptr<Graph> graph = parts.conditioner->build(i, 1, {});
-    const Checkpoint& file = *model->files_[i];
-    model->encoders_.push_back(model->load_part(file, {&graph, 1},
-                                                parts.conditioner->names(i, file),
-                                                options.stream_encoders ? kAllBlocks : 0));
+  for (size_t i = 0; i < parts.conditioner->folders().size(); ++i) model->read_encoder(i);
+  model->encoders_.resize(model->texts_.size());
+  model->choose_text_formats();
+  model->read_denoiser();
+  model->read_codec();
+  if (!options.bare) {
+    model->place_text();
+    model->place_picture();
   }
-  model->load_denoiser();
-  const Codec& codec = *parts.codec;
-  const std::shared_ptr<Graph> both[] = {codec.decoder({1, codec.channels(), 1, 1}, {}),
-                                         codec.encoder({1, 3, codec.scale(), codec.scale()}, {})};
-  model->codec_weights_ =
-      model->load_part(*model->files_.back(), both, codec.names(*model->files_.back()));
   return model;
 }
 
-std::shared_ptr<const ModelPart> Model::load_part(const Checkpoint& file,
-                                                  std::span<const std::shared_ptr<Graph>> graphs,
-                                                  const WeightNames& names,
-                                                  int stream_blocks) const {
+void Model::read_encoder(size_t index) {
+  const Checkpoint& file = *files_[index];
+  const Conditioner& conditioner = *parts_.conditioner;
+  const std::shared_ptr<Graph> graph = conditioner.build(index, 1, {});
+  texts_.push_back(
+      {finite(load_weights(file, {&graph, 1}, conditioner.names(index, file)), file, options_),
+       {}});
+}
+
+void Model::choose_text_formats() {
+  report_.encoders.clear();
+  const std::vector<std::string> folders = parts_.conditioner->folders();
+  for (size_t i = 0; i < texts_.size(); ++i) {
+    Encoder& text = texts_[i];
+    text.recipe.reset();
+    report_.encoders.push_back({folders[i], {}, {}});
+    const auto stored = quantized_formats(text.originals);
+    if (!options_.text_format && stored.empty()) continue;
+    // What a quantized file keeps in high precision stays so, as in the denoiser.
+    text.recipe = parts_.conditioner->recipe(
+        i, stored.empty() ? options_.text_format.value() : formats::bf16);
+    text.recipe->stored = stored;
+    EncoderReport& report = report_.encoders.back();
+    try {
+      const std::shared_ptr<Graph> graph = parts_.conditioner->build(i, 1, {});
+      report.quantized = quantize_linears(*graph, *text.recipe).report;
+    } catch (const Error& error) {
+      throw Error(error.code(), "text_precision", "{}: {}", folders[i], error.message());
+    }
+    report.formats = counted_formats(report.quantized);
+  }
+}
+
+void Model::read_codec() {
+  const Checkpoint& file = *files_.back();
+  codec_originals_ = finite(
+      load_weights(file, codec_graphs(*parts_.codec), parts_.codec->names(file)), file, options_);
+}
+
+std::shared_ptr<const ModelPart> Model::make_part(
+    const Weights& originals, const Making& making,
+    std::span<const std::shared_ptr<Graph>> graphs) const {
   CompileOptions how;
   how.optimize = options_.compile;
-  Weights weights = finite(load_weights(file, graphs, names), file, options_);
-  // Of linears that the file holds in fewer bits, what these stand for is computed with.
-  if (auto stored = quantized_formats(weights); !stored.empty()) {
-    how.recipe.emplace();
-    how.recipe->format = formats::bf16;
-    how.recipe->activations = false;
-    how.recipe->stored = std::move(stored);
+  how.cuts = making.cuts;
+  how.recipe = making.recipe;
+  DeviceContext* const device = options_.stream.device;
+  Weights weights = originals;
+  if (imagined_) {
+    imagine_conversion(weights, making.quantized);
+    const auto memory = device != nullptr ? std::make_unique<ImaginedDevice>(*device) : nullptr;
+    return std::make_shared<ModelPart>(std::move(weights), graphs, std::move(how), options_,
+                                       memory.get(), making.stream_blocks);
   }
-  return std::make_shared<ModelPart>(std::move(weights), graphs, std::move(how), options_,
-                                     stream_blocks);
+  // Weights are converted on their way, on the CPU.
+  quantize_weights(weights, making.quantized, cpu_kernels(), {options_.stream.threads});
+  return std::make_shared<ModelPart>(std::move(weights), graphs, std::move(how), options_, device,
+                                     making.stream_blocks);
+}
+
+void Model::place_text() {
+  for (size_t i = 0; i < encoders_.size(); ++i) {
+    const std::shared_ptr<Graph> graph = parts_.conditioner->build(i, 1, {});
+    encoders_[i] = make_part(texts_[i].originals,
+                             {.quantized = report_.encoders[i].quantized,
+                              .recipe = texts_[i].recipe,
+                              .stream_blocks = options_.stream_encoders ? kAllBlocks : 0},
+                             {&graph, 1});
+  }
+}
+
+void Model::place_picture() {
+  const std::shared_ptr<Graph> whole = whole_graph();
+  denoiser_weights_ = make_part(
+      originals_, {report_.quantized, recipe_, cuts_, options_.stream_blocks}, {&whole, 1});
+  report_.streamed = denoiser_weights_->streamed();
+  codec_weights_ = make_part(codec_originals_, {}, codec_graphs(*parts_.codec));
+}
+
+std::shared_ptr<const Model> Model::with_placed(PlacedParts parts) const {
+  const std::shared_ptr<Model> model(new Model(*this));
+  if (!parts.text) std::ranges::fill(model->encoders_, nullptr);
+  if (!parts.picture) model->denoiser_weights_ = model->codec_weights_ = nullptr;
+  if (parts.text && !has_encoders()) model->place_text();
+  if (parts.picture && !placed().picture) model->place_picture();
+  return model;
+}
+
+std::shared_ptr<const Model> Model::with_text_format(const std::optional<Format>& format) const {
+  const std::shared_ptr<Model> model(new Model(*this));
+  std::ranges::fill(model->encoders_, nullptr);
+  model->options_.text_format = format;
+  model->choose_text_formats();
+  return model;
+}
+
+std::shared_ptr<const Model> Model::with_streamed_blocks(int count) const {
+  const std::shared_ptr<Model> model(new Model(*this));
+  model->denoiser_weights_ = model->codec_weights_ = nullptr;
+  model->options_.stream_blocks = count;
+  return model;
+}
+
+std::shared_ptr<const Model> Model::imagined() const {
+  const std::shared_ptr<Model> model(new Model(*this));
+  model->imagined_ = true;
+  model->place_text();
+  model->place_picture();
+  return model;
 }
 
 std::shared_ptr<Graph> Model::whole_graph() const {
@@ -248,7 +350,7 @@ void Model::cut_weights(Weights& weights) {
   }
 }
 
-void Model::load_denoiser() {
+void Model::read_denoiser() {
   const Checkpoint& file = *files_[files_.size() - 2];
   const std::shared_ptr<Graph> whole = whole_graph();
   const WeightNames names = parts_.denoiser->names(file);
@@ -256,49 +358,36 @@ void Model::load_denoiser() {
   const std::shared_ptr<Graph> stored_graph = smallest_graph();
   std::map<std::string, float> input_scales;
   std::set<std::string> full_precision;
-  Weights weights =
-      finite(load_weights(file, {&stored_graph, 1}, names, &input_scales, &full_precision), file,
-             options_);
-  if (!options_.cut_inputs.empty()) cut_weights(weights);
+  originals_ = finite(load_weights(file, {&stored_graph, 1}, names, &input_scales, &full_precision),
+                      file, options_);
+  if (!options_.cut_inputs.empty()) cut_weights(originals_);
   const std::shared_ptr<Graph> graph = smallest_graph();
-  originals_ = weights;
 
-  auto stored = quantized_formats(weights);
+  auto stored = quantized_formats(originals_);
   for (const std::string& name : full_precision) {
     if (stored.contains(name)) stored.at(name).activations = false;
   }
-  std::optional<QuantizeRecipe> recipe;
   // What a quantized file keeps in high precision stays so, whatever format is asked for.
   if (options_.format || options_.recipe || !stored.empty()) {
     if (options_.automatic && !stored.empty()) options_.activations = DType::kBF16;
-    recipe = options_.recipe
-                 ? *options_.recipe
-                 : parts_.denoiser->recipe(stored.empty() ? *options_.format : formats::bf16);
-    recipe->stored = stored;
-    recipe->input_scales.insert(input_scales.begin(), input_scales.end());
-    if (!options_.recipe) recipe->activations = options_.quantize_activations;
-    report_formats(quantize_linears(*graph, *recipe).report);
+    QuantizeRecipe recipe =
+        options_.recipe
+            ? *options_.recipe
+            : parts_.denoiser->recipe(stored.empty() ? *options_.format : formats::bf16);
+    recipe.stored = stored;
+    recipe.input_scales.insert(input_scales.begin(), input_scales.end());
+    if (!options_.recipe) recipe.activations = options_.quantize_activations;
+    report_formats(quantize_linears(*graph, recipe).report);
     report_.stored = !stored.empty();
-    report_.calibrated = !recipe->input_scales.empty();
-    quantize_weights(weights, report_.quantized, cpu_kernels(), {options_.stream.threads});
+    report_.calibrated = !recipe.input_scales.empty();
+    recipe_ = std::move(recipe);
   }
-  CompileOptions how;
-  how.optimize = options_.compile;
-  how.cuts = cuts_;
-  how.recipe = std::move(recipe);
-  denoiser_weights_ = std::make_shared<ModelPart>(std::move(weights), std::span(&whole, 1),
-                                                  std::move(how), options_, options_.stream_blocks);
-  report_.streamed = denoiser_weights_->streamed();
 }
 
 void Model::report_formats(const QuantizeReport& quantized) {
-  const StreamReport streamed = report_.streamed;
-  report_ = {};
-  report_.streamed = streamed;
   report_.quantized = quantized;
-  for (const auto& linear : quantized.converted) {
-    ++report_.formats[std::string(linear.format.name)];
-  }
+  report_.formats = counted_formats(quantized);
+  report_.stored = report_.calibrated = false;
 }
 
 std::string Model::hash() const { return model_hash(each_once(files_)); }

@@ -29,11 +29,17 @@ struct LoadOptions {
   bool quantize_activations = true;
   // Patterns of weights that are cut where their input is several values side by side.
   std::vector<std::string> cut_inputs = {};
-  bool compile = true;  // fuse and merge; on devices also record
   // Blocks of the denoiser that stay in the CPU's memory and are streamed to the device in every
   // run: so many (block_plan.h), or kAllBlocks. And whether all blocks of text encoders are.
   int stream_blocks = 0;
   bool stream_encoders = false;
+  // The format of the weights of the text encoders' linears, and what encoders compute in where
+  // that is not `activations`. Without a format weights are as their files have them.
+  std::optional<Format> text_format;
+  std::optional<DType> text_activations;
+  bool compile = true;  // fuse and merge; on devices also record
+  // Files are read and checked, but no weights are placed yet: Model::with_placed does that.
+  bool bare = false;
   const Kernels* kernels = nullptr;
   Stream stream;
 };
@@ -46,7 +52,15 @@ struct StreamReport {
           slots = 0;  // bytes on the device: other blocks, and for streamed ones
 };
 
+// What a text encoder runs in.
+struct EncoderReport {
+  std::string folder;
+  QuantizeReport quantized;
+  std::map<std::string, int> formats;  // format -> linears whose weights are in it
+};
+
 struct LoadReport {
+  std::vector<EncoderReport> encoders;
   QuantizeReport quantized;            // of the denoiser
   std::map<std::string, int> formats;  // format -> linears that run in it
   bool stored = false;                 // some weights were quantized in the file
@@ -68,9 +82,10 @@ using WeightQuantizer =
 class ModelPart {
  public:
   // `graphs` show which weights are used together: on a device some lie together. So many of the
-  // blocks of the first of them are streamed.
+  // blocks of the first of them are streamed. `memory` is the device's, or stands for it in plans;
+  // null on the CPU.
   ModelPart(Weights weights, std::span<const std::shared_ptr<Graph>> graphs, CompileOptions compile,
-            const LoadOptions& options, int stream_blocks = 0);
+            const LoadOptions& options, DeviceContext* memory, int stream_blocks = 0);
 
   const Weights& weights() const { return weights_; }
   // Options that say which weights lie together.
@@ -95,6 +110,12 @@ class ModelPart {
   std::map<std::string, size_t> stack_of_;
   StreamReport streamed_;
   std::vector<int64_t> block_bytes_;
+};
+
+// Parts whose weights are in memory where the model runs.
+struct PlacedParts {
+  bool text = false;     // encoders
+  bool picture = false;  // denoiser and codec
 };
 
 // An adapter, ready to be attached to rows of any job.
@@ -128,6 +149,10 @@ class Model {
   std::string encoders_hash() const;
   std::string codec_hash() const;
 
+  DType text_activations() const {
+    return options_.text_activations.value_or(options_.activations);
+  }
+  PlacedParts placed() const { return {has_encoders(), denoiser_weights_ != nullptr}; }
   bool has_encoders() const { return encoders_.empty() || encoders_[0] != nullptr; }
   const ModelPart& encoder_part(size_t index) const { return *encoders_[index]; }
   const ModelPart& denoiser_part() const { return *denoiser_weights_; }
@@ -159,6 +184,18 @@ class Model {
   // The same without encoders of text, whose memory is free once no one else has them. Prompts are
   // to be known by then: Pipeline::remember.
   std::shared_ptr<const Model> without_encoders() const;
+  // This model with these parts placed and no others. Those that it has already are shared; others
+  // are made from the files, and converted anew. What it has no longer is free once nobody else has
+  // it: another model, or a program. Not after with_recipe or with_weights.
+  std::shared_ptr<const Model> with_placed(PlacedParts parts) const;
+  // This model without encoders, whose linears' weights will be in this format when they are
+  // placed; none: as their files have them.
+  std::shared_ptr<const Model> with_text_format(const std::optional<Format>& format) const;
+  // This model with all parts placed in memory that is only imagined: for plans.
+  std::shared_ptr<const Model> imagined() const;
+  bool is_imagined() const { return imagined_; }
+  // This model with so many blocks of the denoiser streamed, which is placed anew.
+  std::shared_ptr<const Model> with_streamed_blocks(int count) const;
   // What a recipe would convert and keep, without converting anything.
   QuantizeReport plan_recipe(const QuantizeRecipe& recipe) const;
 
@@ -166,21 +203,41 @@ class Model {
   Model() = default;
   std::shared_ptr<Graph> whole_graph() const;
   std::shared_ptr<Graph> smallest_graph() const;  // with the cuts
-  std::shared_ptr<const ModelPart> load_part(const Checkpoint& file,
-                                             std::span<const std::shared_ptr<Graph>> graphs,
-                                             const WeightNames& names, int stream_blocks = 0) const;
-  void load_denoiser();
+  // What encoders are to run in, and their weights as they lie in the files.
+  void read_encoder(size_t index);
+  void choose_text_formats();
+  void read_denoiser();
   void cut_weights(Weights& weights);
+  void read_codec();
+  // How a part's graphs are compiled, and what becomes of its weights as they lie in the files.
+  struct Making {
+    QuantizeReport quantized = {};
+    std::optional<QuantizeRecipe> recipe = {};
+    InputCuts cuts = {};
+    int stream_blocks = 0;
+  };
+  std::shared_ptr<const ModelPart> make_part(const Weights& originals, const Making& making,
+                                             std::span<const std::shared_ptr<Graph>> graphs) const;
+  void place_text();
+  void place_picture();
   void report_formats(const QuantizeReport& quantized);
 
   ModelParts parts_;
   LoadOptions options_;
   LoadReport report_;
   std::vector<std::shared_ptr<const Checkpoint>> files_;  // encoders, denoiser, codec
+  struct Encoder {
+    Weights originals;  // as they lie in the file
+    std::optional<QuantizeRecipe> recipe;
+  };
+  std::vector<Encoder> texts_;
   std::vector<std::shared_ptr<const ModelPart>> encoders_;
   std::shared_ptr<const ModelPart> denoiser_weights_, codec_weights_;
   InputCuts cuts_;
-  Weights originals_;  // of the denoiser, as they lie in the file
+  // As they lie in the files, of the denoiser and the codec.
+  Weights originals_, codec_originals_;
+  std::optional<QuantizeRecipe> recipe_;  // of the denoiser
+  bool imagined_ = false;
 };
 
 }  // namespace halftone

@@ -144,11 +144,14 @@ class OfflineRun {
       }
     }
     spec.cancelled = [this] { return processes_.stopping(stop_()); };
-    result_.loaded = engine_.load(spec);
+    LoadedModel& loaded = result_.loaded;
+    loaded = engine_.load(spec);
+    if (options_.tiles) loaded.tiles = TileSize::usual(loaded.model->codec().scale());
+    loaded.pipeline->set_tiles(loaded.tiles);
     for (OfflineLine& line : list_.lines) {
       if (!line.error.empty()) continue;
       for (const LoraChoice& lora : line.loras) {
-        const auto& adapter = result_.loaded.adapters[slots.at(lora.file)].adapter;
+        const auto& adapter = loaded.adapters[slots.at(lora.file)].adapter;
         try {
           adapter->lora().check_strength(lora.strength);
         } catch (const Error& error) {

@@ -20,6 +20,7 @@ struct OfflineOptions {
   int batch = 1;           // pictures that share a forward, at most
   bool overwrite = false;  // make again what is there
   bool skip_wrong = false;
+  bool tiles = false;      // decode in tiles of the usual size
   int64_t max_memory = 0;  // of each process; 0: what is free
 };
 

@@ -48,6 +48,9 @@ ordered_json entry_of(const OfflineLine& line, const OfflinePicture& picture,
   entry["model"] = loaded.path;
   entry["model_hash"] = model_hash;
   entry["precision"] = loaded.precision.used;
+  if (loaded.tells_text_precision()) {
+    entry["text_precision"] = loaded.text_precision.used;
+  }
   entry["loras"] = ordered_json::array();
   for (const LoraChoice& lora : line.loras) {
     entry["loras"].push_back({{"name", lora.file}, {"strength", short_number(lora.strength)}});

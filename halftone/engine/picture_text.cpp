@@ -48,6 +48,12 @@ PngText picture_text(const LoadedModel& loaded, const GenerateRequest& request,
                   {"precision_asked", loaded.precision.asked},
                   {"precision_used", loaded.precision.used},
                   {"model_hash", model_hash}};
+  if (loaded.tells_text_precision()) {
+    text.emplace_back("text_precision", loaded.text_precision.used);
+  }
+  if (loaded.tiles) {
+    text.emplace_back("vae_tiles", fmt::format("{} {}", loaded.tiles->side, loaded.tiles->overlap));
+  }
   if (request.true_cfg > 0) text.emplace_back("true_cfg", fmt::format("{}", request.true_cfg));
   if (request.cache > 0) text.emplace_back("cache", fmt::format("{}", request.cache));
   if (!request.skip.layers.empty()) {

@@ -25,6 +25,48 @@ void add_weights(const Weights& weights, ModelMemory& memory) {
   }
 }
 
+// What is resident together, and the largest of what runs one after the other.
+struct Planned {
+  explicit Planned(bool device) : on_device(device) {}
+
+  // What a program takes, with what others hold meanwhile.
+  RunningNeeds needs_of(const Program& program, int64_t beside) const {
+    const MemoryUse& use = program.memory();
+    if (on_device) return {use.in_arena(), use.resident};
+    return {use.working() + beside, 0};
+  }
+
+  void add(const Weights& weights) { add_weights(weights, memory); }
+  // `beside` is what others hold meanwhile.
+  void consider(const Program& program, int64_t beside) {
+    const MemoryUse& use = program.memory();
+    if (on_device) {  // results lie among the values, and inputs of all programs stay
+      if (seen.insert(&program).second) memory.borders += use.resident;
+      if (use.in_arena() > memory.in_arena()) {
+        memory.arena = use.arena;
+        memory.workspace = use.workspace;
+        memory.slots = use.slots;
+      }
+      return;
+    }
+    if (use.working() + beside > memory.running()) {
+      memory.library = use.library;
+      memory.arena = use.arena;
+      memory.workspace = use.workspace;
+      memory.borders = use.borders + beside;
+    }
+  }
+
+  RunningNeeds running() const {
+    if (on_device) return {memory.in_arena(), memory.borders};
+    return {memory.running(), 0};
+  }
+
+  bool on_device;
+  ModelMemory memory;
+  std::set<const Program*> seen;
+};
+
 }  // namespace
 
 Pipeline::Pipeline(std::shared_ptr<const Model> model, std::function<bool()> cancelled,
@@ -57,7 +99,8 @@ Pipeline::Entry& Pipeline::entry(Programs& programs, const std::string& key, con
   if (!adapters.empty()) with_adapters.insert(part.weights().begin(), part.weights().end());
   const Weights& weights = adapters.empty() ? part.weights() : with_adapters;
   const auto graph = compile(*build(), how, *load.kernels, load.stream).graph;
-  const ProgramOptions options{load.kernels, load.stream, load.compile, cancelled_};
+  const ProgramOptions options{load.kernels, load.stream, load.compile, cancelled_,
+                               model_->is_imagined()};
   programs.push_front(
       {key, std::make_unique<Program>(graph, weights, options, arena_), {}, {}, adapters});
   ++built_;
@@ -72,7 +115,7 @@ void Pipeline::add_note(const std::string& note) {
 
 Pipeline::Entry& Pipeline::encoder_program(size_t index, int64_t tokens) {
   return entry(encoders_[index], std::to_string(tokens), model_->encoder_part(index), {}, [&] {
-    return model_->conditioner().build(index, tokens, {model_->options().activations, false});
+    return model_->conditioner().build(index, tokens, {model_->text_activations(), false});
   });
 }
 
@@ -129,37 +172,57 @@ Pipeline::Entry& Pipeline::picture_program(const Shape& pictures) {
   });
 }
 
+void Pipeline::take_turns() {
+  takes_turns_ = true;
+  need({});
+  loaded_ = model_;
+}
+
+void Pipeline::need(PlacedParts parts) {
+  const PlacedParts now = model_->placed();
+  if (!takes_turns_) {
+    HT_ASSERT((now.text || !parts.text) && (now.picture || !parts.picture));
+    return;
+  }
+  if (parts.text == now.text && parts.picture == now.picture) return;
+  // What goes is gone before anything comes.
+  for (Programs& programs : encoders_) programs.clear();
+  for (Programs* programs : {&denoisers_, &decoders_, &picture_encoders_}) programs->clear();
+  for (Programs& programs : cached_parts_) programs.clear();
+  arena_->release();
+  model_ = model_->with_placed({});
+  give_back_freed_memory();
+  model_ = model_->with_placed(parts);
+}
+
 ModelMemory Pipeline::plan(const Shape& latents, const SamplerGraph& sampler,
                            std::span<const std::string> prompts, const AdapterChoices& adapters,
                            bool caches) {
-  const int64_t rows = sampler.jobs * (sampler.rule == GuidanceRule::kNone ? 1 : 2);
-  ModelMemory memory;
-  for (size_t i = 0; i < encoders_.size(); ++i) {
-    if (model_->has_encoders()) add_weights(model_->encoder_part(i).weights(), memory);
+  const PhaseMemory phases = plan_phases(latents, sampler, prompts, adapters, caches);
+  if (takes_turns_) return phases.turns();
+  arena_->expect(phases.all.in_arena());
+  return phases.all;
+}
+
+PhaseMemory Pipeline::plan_phases(const Shape& latents, const SamplerGraph& sampler,
+                                  std::span<const std::string> prompts,
+                                  const AdapterChoices& adapters, bool caches) {
+  const PlacedParts now = model_->placed();
+  if (!model_->is_imagined() && (takes_turns_ || !now.text || !now.picture)) {
+    Pipeline planner(model_->imagined());
+    planner.remembered_ = remembered_;
+    planner.tiles_ = tiles_;
+    return planner.plan_phases(latents, sampler, prompts, adapters, caches);
   }
-  add_weights(model_->denoiser_part().weights(), memory);
-  add_weights(model_->codec_part().weights(), memory);
+  const int64_t rows = sampler.jobs * (sampler.rule == GuidanceRule::kNone ? 1 : 2);
   const bool on_device = model_->options().stream.device != nullptr;
-  std::set<const Program*> seen;
-  // `beside` is what others hold meanwhile.
-  const auto consider = [&](const Entry& entry, int64_t beside = 0) {
-    const MemoryUse& use = entry.program->memory();
-    if (on_device) {  // results lie among the values, and inputs of all programs stay
-      if (seen.insert(entry.program.get()).second) memory.borders += use.resident;
-      if (use.in_arena() > memory.in_arena()) {
-        memory.arena = use.arena;
-        memory.workspace = use.workspace;
-        memory.slots = use.slots;
-      }
-      return;
-    }
-    if (use.working() + beside > memory.running()) {
-      memory.library = use.library;
-      memory.arena = use.arena;
-      memory.workspace = use.workspace;
-      memory.borders = use.borders + beside;
-    }
-  };
+  Planned text(on_device), picture(on_device), all(on_device);
+  for (size_t i = 0; i < encoders_.size() && model_->has_encoders(); ++i) {
+    for (Planned* to : {&text, &all}) to->add(model_->encoder_part(i).weights());
+  }
+  for (const ModelPart* part : {&model_->denoiser_part(), &model_->codec_part()}) {
+    for (Planned* to : {&picture, &all}) to->add(part->weights());
+  }
   const Conditioner& conditioner = model_->conditioner();
   std::vector<int64_t> texts;
   for (const std::string& prompt : prompts) {
@@ -170,12 +233,15 @@ ModelMemory Pipeline::plan(const Shape& latents, const SamplerGraph& sampler,
     const PromptTokens tokens = conditioner.tokenize(prompt);
     texts.push_back(conditioner.text_tokens(tokens));
     for (size_t i = 0; i < encoders_.size(); ++i) {
-      consider(encoder_program(i, conditioner.tokens(i, tokens)));
+      const Program& program = *encoder_program(i, conditioner.tokens(i, tokens)).program;
+      for (Planned* to : {&text, &all}) to->consider(program, 0);
     }
   }
   const AdapterChoices* row = &adapters;
   const auto slots = adapter_slots({&row, 1});
-  for (size_t i = 0; i < slots.size(); ++i) add_weights(slots[i]->weights(i), memory);
+  for (size_t i = 0; i < slots.size(); ++i) {
+    for (Planned* to : {&text, &picture, &all}) to->add(slots[i]->weights(i));
+  }
   // Rows take turns with the prompts.
   for (size_t i = 0; static_cast<int64_t>(texts.size()) < rows; ++i) texts.push_back(texts[i]);
   const Shape one{latents[1], latents[2], latents[3]};
@@ -203,13 +269,37 @@ ModelMemory Pipeline::plan(const Shape& latents, const SamplerGraph& sampler,
   }
   int64_t given = 0;
   for (const Entry* step : steps) given += step->program->memory().resident;
-  for (const Entry* step : steps) {
-    consider(*step, of_jobs + given - step->program->memory().resident);
+  const Shape whole{1, latents[1], latents[2], latents[3]}, together = decoded_together(whole);
+  const Program& decoder = *decoder_program(together).program;
+  int64_t beside = of_jobs + given;
+  if (together != whole) {
+    // The picture that tiles are put into, and the latents that they are cut from.
+    const int64_t scale = model_->codec().scale();
+    beside +=
+        (3 * scale * scale + whole[1]) * whole[2] * whole[3] * static_cast<int64_t>(sizeof(float));
   }
-  consider(decoder_program({1, latents[1], latents[2], latents[3]}), of_jobs + given);
-  arena_->expect(memory.in_arena());
-  if (on_device) memory.borders += of_jobs;
-  return memory;
+  PhaseMemory phases;
+  for (const Entry* step : steps) {
+    const int64_t of_others = of_jobs + given - step->program->memory().resident;
+    for (Planned* to : {&picture, &all}) to->consider(*step->program, of_others);
+    const RunningNeeds needs = picture.needs_of(*step->program, of_others);
+    phases.denoising.shared = std::max(phases.denoising.shared, needs.shared);
+    phases.denoising.kept += needs.kept;
+  }
+  for (Planned* to : {&picture, &all}) {
+    to->consider(decoder, beside);
+    if (on_device) to->memory.borders += of_jobs;
+  }
+  phases.text = text.memory;
+  phases.picture = picture.memory;
+  phases.all = all.memory;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    for (const auto& [name, weight] : slots[i]->weights(i)) phases.adapters += byte_size_of(weight);
+  }
+  phases.encoding = text.running();
+  if (on_device) phases.denoising.kept += of_jobs;
+  phases.decoding = picture.needs_of(decoder, beside);
+  return phases;
 }
 
 ModelMemory Pipeline::plan_encoding(const Shape& pictures, std::span<const std::string> prompts) {
@@ -268,17 +358,24 @@ Condition Pipeline::encode(const std::string& prompt) {
     known_.splice(known_.begin(), known_, it);
     return known_.front().condition;
   }
+  encoder_results(prompt);
+  return known_.front().condition;
+}
+
+std::vector<NamedTensors> Pipeline::encoder_results(const std::string& prompt) {
   const Conditioner& conditioner = model_->conditioner();
   const PromptTokens tokens = conditioner.tokenize(prompt);
   add_note(conditioner.note(prompt));
+  need({.text = true, .picture = false});
   std::vector<NamedTensors> results;
   for (size_t i = 0; i < encoders_.size(); ++i) {
     Program& program = *encoder_program(i, conditioner.tokens(i, tokens)).program;
     results.push_back(program.run(conditioner.inputs(i, tokens)));
   }
+  known_.remove_if([&](const Known& known) { return known.prompt == prompt; });
   if (known_.size() == kMostPrompts) known_.pop_back();
   known_.push_front({prompt, conditioner.condition(tokens, results)});
-  return known_.front().condition;
+  return results;
 }
 
 Tensor Pipeline::place(const Tensor& tensor) const {
@@ -306,13 +403,28 @@ Tensor Pipeline::fetch(const Tensor& tensor) const {
 }
 
 Tensor Pipeline::decode(const Tensor& latents) {
+  need({.text = false, .picture = true});
   // What products of the steps packed operands into is free, but not the system's again: decoding
   // is where the most memory is needed.
   give_back_freed_memory();
-  return decoder_program(latents.shape()).program->run({{"latents", latents}}).at("image");
+  const Shape& whole = latents.shape();
+  const auto decode_one = [&](const Tensor& part) {
+    return decoder_program(part.shape()).program->run({{"latents", part}}).at("image");
+  };
+  const Shape together = decoded_together(whole);
+  if (together == whole) return decode_one(latents);
+  return decode_tiles(fetch(latents), model_->codec().scale(), *tiles_, decode_one);
+}
+
+Shape Pipeline::decoded_together(const Shape& latents) const {
+  if (!tiles_) return latents;
+  const int64_t h = tile_row(latents[2], *tiles_).size, w = tile_row(latents[3], *tiles_).size;
+  if (h == latents[2] && w == latents[3]) return latents;
+  return {1, latents[1], h, w};
 }
 
 Tensor Pipeline::encode_pictures(const Tensor& pictures) {
+  need({.text = false, .picture = true});
   return as_f32(
       picture_program(pictures.shape()).program->run({{"image", pictures}}).at("latents"));
 }
@@ -324,6 +436,7 @@ void Pipeline::observe_linears(LinearObserver observer) {
 
 void Pipeline::set_recipe(const std::optional<QuantizeRecipe>& recipe,
                           const WeightQuantizer& quantizer) {
+  HT_ASSERT(!takes_turns_);
   denoisers_.clear();
   for (Programs& programs : cached_parts_) programs.clear();
   model_ = loaded_->with_recipe(recipe, quantizer);

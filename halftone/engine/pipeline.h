@@ -13,9 +13,11 @@
 #include <vector>
 
 #include "halftone/diffusion/schedule.h"
+#include "halftone/engine/memory_ladder.h"
 #include "halftone/engine/model.h"
 #include "halftone/engine/sampler_graph.h"
 #include "halftone/engine/step_cache.h"
+#include "halftone/engine/tiles.h"
 
 namespace halftone {
 
@@ -35,6 +37,17 @@ struct ModelMemory {
   int64_t running() const { return arena + workspace + slots + library + borders; }
   int64_t in_arena() const { return arena + workspace + slots; }
   int64_t peak() const { return owned_weights + running() + process; }
+};
+
+// The same part by part: what is resident together decides what the whole takes.
+struct PhaseMemory {
+  ModelMemory text;      // encoders, and encoding prompts
+  ModelMemory picture;   // denoiser, adapters and codec; all steps, and decoding
+  ModelMemory all;       // everything resident
+  int64_t adapters = 0;  // of their weights, which are in each of these
+  RunningNeeds encoding, denoising, decoding;
+  // Where text and picture take turns: the larger of them.
+  const ModelMemory& turns() const { return text.peak() > picture.peak() ? text : picture; }
 };
 
 // Told the inputs of linears before they run, as rows in the CPU's memory.
@@ -69,8 +82,13 @@ class Pipeline {
   explicit Pipeline(std::shared_ptr<const Model> model, std::function<bool()> cancelled = {},
                     std::shared_ptr<Arena> arena = std::make_shared<Arena>());
 
-  const Model& model() const { return *model_; }
-  std::shared_ptr<const Model> shared_model() const { return model_; }
+  // Where parts take turns, without any of them: those come and go.
+  const Model& model() const { return *shared_model(); }
+  const std::shared_ptr<const Model>& shared_model() const {
+    return takes_turns_ ? loaded_ : model_;
+  }
+  // What is in memory now.
+  PlacedParts placed() const { return model_->placed(); }
 
   // Memory for steps of this kind with latents of this shape, each row with one of these prompts.
   // Prompts that have more tokens than the model takes are an Error. Nothing is run or allocated.
@@ -78,6 +96,21 @@ class Pipeline {
   ModelMemory plan(const Shape& latents, const SamplerGraph& sampler,
                    std::span<const std::string> prompts, const AdapterChoices& adapters = {},
                    bool caches = false);
+
+  PhaseMemory plan_phases(const Shape& latents, const SamplerGraph& sampler,
+                          std::span<const std::string> prompts, const AdapterChoices& adapters = {},
+                          bool caches = false);
+
+  // From now on text encoders are placed only while prompts are encoded, and denoiser and codec
+  // only while pictures are made: whatever is needed is brought back from the files when it comes
+  // to that, and the other part's memory is free, unless somebody else uses it. Prompts that are
+  // remembered, as the last few are, need no encoders.
+  void take_turns();
+  bool takes_turns() const { return takes_turns_; }
+
+  // Pictures larger than a tile are decoded in tiles from now on; none: whole.
+  void set_tiles(const std::optional<TileSize>& tiles) { tiles_ = tiles; }
+  const std::optional<TileSize>& tiles() const { return tiles_; }
 
   // The same for encoding pictures [1, 3, H, W] and the longest of these prompts; those that are
   // too long are left out.
@@ -87,6 +120,8 @@ class Pipeline {
   Condition encode(const std::string& prompt);
   // And told the strength of guidance, where the network reads it.
   Condition encode(const std::string& prompt, float guidance);
+  // What each encoder gives for it, run anew.
+  std::vector<NamedTensors> encoder_results(const std::string& prompt);
   void remember(const std::string& prompt, Condition condition);
   // The prediction for each row of latents [rows, ...], at a step of its own.
   Tensor predict(const Tensor& latents, std::span<const SamplerStep* const> at, const Rows& rows);
@@ -129,6 +164,8 @@ class Pipeline {
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
+  // Parts that are needed next are placed; those of the other turn are not.
+  void need(PlacedParts parts);
   void add_note(const std::string& note);
   struct Entry {
     std::string key;
@@ -161,6 +198,8 @@ class Pipeline {
   // All that a step may run; each row has a cache, or none has.
   std::vector<const Entry*> step_programs(const DenoiserShape& shape, const SamplerGraph& sampler,
                                           const Slots& adapters, bool caches);
+  // Of one decoding: the picture's, or a tile's.
+  Shape decoded_together(const Shape& latents) const;
   Entry& decoder_program(const Shape& latents);
   Entry& picture_program(const Shape& pictures);
   // Rows at their times, as a graph takes them.
@@ -184,6 +223,8 @@ class Pipeline {
                        const UseProgram& give, const UseProgram& take);
 
   std::shared_ptr<const Model> loaded_, model_;
+  bool takes_turns_ = false;
+  std::optional<TileSize> tiles_;
   std::function<bool()> cancelled_;
   // Encoders, denoiser and codec run one after the other.
   std::shared_ptr<Arena> arena_;

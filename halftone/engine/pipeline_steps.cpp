@@ -79,6 +79,7 @@ Pipeline::Forward Pipeline::forward_of(const Shape& latents, std::span<const flo
 
 // Positions and texts are the same for all steps of a picture: they go up once.
 Program& Pipeline::prepare(const Forward& forward, const Use& use) {
+  need({.text = false, .picture = true});
   const Rows& rows = forward.rows;
   Entry& entry = denoiser_program(forward.shape, use, forward.adapters);
   Program& program = *entry.program;

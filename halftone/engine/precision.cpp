@@ -40,6 +40,40 @@ void set_precision(const std::string& asked, const DeviceInfo& device, LoadOptio
   load.quantize_activations = load.automatic || format.quantized();
 }
 
+void set_text_precision(const std::string& asked, LoadOptions& load) {
+  const std::optional<Format> format = find_format(asked);
+  if (!format) return;        // auto
+  if (format->quantized()) {  // weights alone: values are as wide as the denoiser's
+    load.text_format = *format;
+  } else {
+    load.text_activations = *format == formats::fp32 ? DType::kF32 : DType::kBF16;
+  }
+}
+
+Choice chosen_text_precision(const std::string& asked, const DeviceInfo& device,
+                             const Model& model) {
+  std::map<std::string, int> formats;
+  int linears = 0;
+  for (const EncoderReport& encoder : model.report().encoders) {
+    for (const auto& [name, count] : encoder.formats) formats[name] += count, linears += count;
+  }
+  const Format computed = model.text_activations() == DType::kF32 ? formats::fp32 : formats::bf16;
+  const FormatSupport how = format_support(device, computed);
+  Choice choice{asked, std::string(computed.name), std::string(to_string(how.support)),
+                std::string(how.why)};
+  if (formats.empty()) return choice;
+  choice.used = format_names(formats);
+  choice.why = fmt::format(
+      "weights of {} linears of text encoders in {}, multiplied in {} as what "
+      "they stand for: {}",
+      linears, choice.used, computed.name, how.why);
+  if (asked != "auto" && asked != choice.used) {
+    choice.how = "fallback";
+    choice.why = fmt::format("the text encoders' weights are stored as {}", choice.used);
+  }
+  return choice;
+}
+
 Choice chosen_precision(const std::string& asked, const DeviceInfo& device,
                         const LoadReport& report, const StoredChoice& stored) {
   const auto support = [&](const Format& format) { return format_support(device, format); };

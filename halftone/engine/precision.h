@@ -23,7 +23,12 @@ StoredChoice choose_stored(const Checkpoint& file, const DeviceInfo& device, dou
 // What the loader is asked for.
 void set_precision(const std::string& asked, const DeviceInfo& device, LoadOptions& load);
 
+// The same for the text encoders: "auto", or the name of a format.
+void set_text_precision(const std::string& asked, LoadOptions& load);
+
 // What became of it.
+Choice chosen_text_precision(const std::string& asked, const DeviceInfo& device,
+                             const Model& model);
 Choice chosen_precision(const std::string& asked, const DeviceInfo& device,
                         const LoadReport& report, const StoredChoice& stored);
 

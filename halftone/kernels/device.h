@@ -48,6 +48,9 @@ class DeviceContext {
   // Within the device's memory, in order with launches.
   virtual void copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
 
+  // Whether there is memory behind its addresses; not where plans are made of what is not there.
+  virtual bool holds() const { return true; }
+
   // The CPU's memory that prefetches read beside launches. Where the system lets no more be pinned
   // it is ordinary memory, which is noted as a fallback: prefetches then hold up whoever launches.
   virtual std::shared_ptr<Storage> allocate_pinned(int64_t bytes, const std::string& purpose) = 0;

@@ -139,6 +139,9 @@ class Conditioner {
                                        const BuildOptions& options) const = 0;
   virtual NamedTensors inputs(size_t index, const PromptTokens& prompt) const = 0;
   virtual WeightNames names(size_t index, const Checkpoint& checkpoint) const = 0;
+  // Its linears in a format, what of them is kept, and why. A prompt is encoded once, so that the
+  // memory of weights counts and the time of products does not: inputs are not rounded.
+  virtual QuantizeRecipe recipe(size_t index, const Format& format) const = 0;
   // From what the encoders gave.
   virtual Condition condition(const PromptTokens& prompt,
                               std::span<const NamedTensors> results) const = 0;

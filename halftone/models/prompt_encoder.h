@@ -25,6 +25,7 @@ class PromptEncoder {
   virtual std::shared_ptr<Graph> build(const BuildOptions& options) const = 0;
   virtual NamedTensors inputs(const std::vector<int32_t>& ids) const = 0;
   virtual WeightNames names(const Checkpoint& checkpoint) const = 0;
+  virtual QuantizeRecipe recipe(const Format& format) const = 0;  // as Conditioner::recipe
 };
 
 // What a folder's tokenizer makes of prompts of one length.
@@ -73,6 +74,9 @@ class JoinedConditioner final : public Conditioner {
   }
   WeightNames names(size_t index, const Checkpoint& checkpoint) const override {
     return parts_.encoders[index]->names(checkpoint);
+  }
+  QuantizeRecipe recipe(size_t index, const Format& format) const override {
+    return parts_.encoders[index]->recipe(format);
   }
   Condition condition(const PromptTokens&, Results results) const override {
     return parts_.join(results);

@@ -44,9 +44,14 @@ void require_parity(const ParityOptions& how) {
 // All that is known before any work.
 void require_valid(const CompareModelOptions& o) {
   ModelSpec model = o.model;
-  model.precision = "auto";
+  model.precision = model.text_precision = "auto";
   check(model);
-  require_field(!o.precisions.empty() || !o.caches.empty(), "precisions", "none are given");
+  require_field(!o.precisions.empty() || !o.text_precisions.empty() || !o.caches.empty(),
+                "precisions", "none are given");
+  for (const std::string& precision : o.text_precisions) {
+    require_field(find_format(precision).has_value(), "text_precisions",
+                  fmt::format("'{}' is no precision such as fp8", printable(precision)));
+  }
   for (const float threshold : o.caches) {
     require_field(threshold > 0 && threshold <= 1, "cache",
                   fmt::format("{:g} is not above 0 and at most 1", threshold));
@@ -64,10 +69,11 @@ auto in_our_fields(const char* precision, const Work& work) {
     return work();
   } catch (const Error& error) {
     const std::string& where = error.where();
-    const char* const field = where == "precision"    ? precision
-                              : where == "prompt"     ? "prompts"
-                              : where == "max-memory" ? "max_memory"
-                                                      : nullptr;
+    const char* const field = where == "precision"        ? precision
+                              : where == "text_precision" ? "text_precisions"
+                              : where == "prompt"         ? "prompts"
+                              : where == "max-memory"     ? "max_memory"
+                                                          : nullptr;
     if (field == nullptr) throw;
     throw Error(error.code(), field, "{}", error.message());
   }
@@ -83,15 +89,19 @@ class ModelComparison {
     report_.version = version();
     in_our_fields("reference", [&] { measure_reference(); });
     for (const std::string& precision : options_.precisions) {
-      in_our_fields("precisions", [&] { measure(precision); });
+      in_our_fields("precisions", [&] { measure(precision, "auto"); });
+    }
+    for (const std::string& text : options_.text_precisions) {
+      in_our_fields("reference", [&] { measure(options_.reference, text); });
     }
     return std::move(report_);
   }
 
  private:
-  LoadedModel load(const std::string& precision) const {
+  LoadedModel load(const std::string& precision, const std::string& text) const {
     ModelSpec how = options_.model;
     how.precision = precision;
+    how.text_precision = text;
     if (is_folder(precision)) {
       how.path = precision;
       how.precision = "stored";
@@ -115,7 +125,8 @@ class ModelComparison {
     if (how.prompts.empty()) how.prompts = usual_prompt_sets().certificate;
     total_ = reference_predictions(how) +
              compared_predictions(how) *
-                 static_cast<int64_t>(options_.precisions.size() + options_.caches.size() + 1);
+                 static_cast<int64_t>(options_.precisions.size() + options_.text_precisions.size() +
+                                      options_.caches.size() + 1);
     return sampling.scheduler;
   }
 
@@ -152,7 +163,7 @@ class ModelComparison {
 
   // And the floor, which is of the same model.
   void measure_reference() {
-    const LoadedModel loaded = load(options_.reference);
+    const LoadedModel loaded = load(options_.reference, "auto");
     const SchedulerConfig scheduler = plan(loaded.sampling);
     const ParityOptions& how = report_.options;
     report_.model = loaded.path;
@@ -185,14 +196,19 @@ class ModelComparison {
     report_.results.push_back(std::move(result));
   }
 
-  void measure(const std::string& precision) {
-    const LoadedModel loaded = load(precision);
+  void measure(const std::string& precision, const std::string& text) {
+    const LoadedModel loaded = load(precision, text);
     const int64_t bytes = weight_bytes(loaded);
     ParityResult result =
         compare_with(report_.run, *loaded.pipeline, report_.options, {}, counted());
     result.name =
         is_folder(precision) ? fs::path(precision).filename().string() : loaded.precision.used;
     result.how = loaded.precision.how;
+    result.of_text = text != "auto";
+    if (result.of_text) {
+      result.name = "text " + loaded.text_precision.used;
+      result.how = loaded.text_precision.how;
+    }
     note_fallbacks(loaded);
     result.weight_bytes = bytes;
     done_ += compared_predictions(report_.options);

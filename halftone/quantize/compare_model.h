@@ -13,9 +13,11 @@ namespace halftone {
 
 // Errors name these fields, and those of `parity` by their own names.
 struct CompareModelOptions {
-  ModelSpec model;  // its precision is not looked at; with `strict` a fallback is an Error
+  ModelSpec model;  // its precisions are not looked at; with `strict` a fallback is an Error
   // Names, or folders of quantized models, which run as they are stored.
   std::vector<std::string> precisions = {"fp8", "mxfp8", "nvfp4"};
+  // Of the text encoders, beside the reference's denoiser; the reference has them as in its files.
+  std::vector<std::string> text_precisions = {};
   std::string reference = "bf16";
   std::vector<float>
       caches;  // thresholds of step caches, each measured in the reference's precision
@@ -26,9 +28,9 @@ struct CompareModelOptions {
   int64_t max_memory = 0;  // bytes; 0: as much as is free
 };
 
-// A result for each of the precisions, in their order, and the floor: the reference against itself
-// with a disturbed input. Progress counts predictions over all of that; it may be empty, and may
-// throw to cancel.
+// A result for each of the precisions, and then of those of text, in their order, and the floor:
+// the reference against itself with a disturbed input. Progress counts predictions over all of
+// that; it may be empty, and may throw to cancel.
 ParityReport compare_model(Engine& engine, const CompareModelOptions& options,
                            const ProgressFn& progress);
 

@@ -111,6 +111,17 @@ void check_comparable(const ReferenceRun& reference, const Model& model) {
   }
 }
 
+using Texts = std::map<std::string, std::vector<NamedTensors>>;  // by prompt
+
+std::vector<TextParity> compared_texts(const ReferenceRun& reference, const Texts& own,
+                                       const Conditioner& conditioner) {
+  std::vector<TextPair> pairs;
+  for (const auto& [prompt, results] : own) {
+    pairs.push_back({&reference.texts.at(prompt), &results, read_tokens(conditioner, prompt)});
+  }
+  return text_parity(conditioner.folders(), pairs);
+}
+
 }  // namespace
 
 int64_t reference_predictions(const ParityOptions& options) {
@@ -134,6 +145,7 @@ ReferenceRun run_reference(Pipeline& model, const SchedulerConfig& scheduler,
   const bool guided = is_guided(model.model().sampling().rule_of_guidance(), options.guidance);
   const Condition negative = guided ? model.encode("", options.guidance) : Condition{};
   for (const std::string& prompt : options.prompts) {
+    run.texts[prompt] = model.encoder_results(prompt);
     const Condition positive = model.encode(prompt, options.guidance);
     for (int s = 0; s < options.seeds; ++s) {
       ReferenceCase c{
@@ -173,6 +185,11 @@ ParityResult compare_with(const ReferenceRun& reference, Pipeline& model,
   std::vector<double> ssims, psnrs;
   int layer_cases = 0;
   bool first = true;
+  Texts texts;
+  for (const auto& [prompt, results] : reference.texts) {
+    if (disturbance == 0) texts[prompt] = model.encoder_results(prompt);
+  }
+  result.texts = compared_texts(reference, texts, model.model().conditioner());
   for (const ReferenceCase& c : reference.cases) {
     ParityResult::Case own{c.prompt, c.seed, 1, 0, 0, 0, {}, {}};
     // One along the reference's run, and one along its own.

@@ -2,6 +2,7 @@
 // the same inputs, whole runs of the sampler, pictures, and layer by layer.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "halftone/engine/certificate.h"
 #include "halftone/engine/generate.h"
 #include "halftone/engine/spread.h"
+#include "halftone/quantize/text_parity.h"
 
 namespace halftone {
 
@@ -40,12 +42,14 @@ struct ReferenceRun {
   Schedule schedule;
   std::vector<float> sigmas;  // steps + 1
   std::vector<ReferenceCase> cases;
+  std::map<std::string, std::vector<NamedTensors>> texts;  // prompt -> what each encoder gave
   double seconds_per_step = 0;
 };
 
 struct ParityResult {
-  std::string name;  // a precision, or "floor"
-  std::string how;   // native, emulated
+  std::string name;      // a precision, "text fp8" where it is the encoders', or "floor"
+  std::string how;       // native, emulated
+  bool of_text = false;  // the text encoders' precision differs, and not the denoiser's
   int64_t weight_bytes = 0;
   double seconds_per_step = 0;
   float cache = 0;          // the threshold of its step cache; 0: none
@@ -60,6 +64,7 @@ struct ParityResult {
   // deterministic Euler one, so that this is both the rollout and the real sampler.
   std::vector<Spread> rollout_cosine;
   Spread ssim, psnr;
+  std::vector<TextParity> texts;                            // what the encoders give
   std::vector<std::pair<std::string, double>> layer_error;  // block -> relative error
 
   struct Case {

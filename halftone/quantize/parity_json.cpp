@@ -20,6 +20,10 @@ ordered_json to_json(const std::vector<Spread>& spreads) {
 
 ordered_json to_json(const ParityResult& r) {
   ordered_json layers = ordered_json::object(), cases = ordered_json::array();
+  ordered_json texts = ordered_json::array();
+  for (const TextParity& t : r.texts) {
+    texts.push_back({{"encoder", t.encoder}, {"output", t.output}, {"cosine", to_json(t.cosine)}});
+  }
   for (const auto& [name, error] : r.layer_error) layers[name] = error;
   for (const auto& c : r.cases) {
     cases.push_back({{"prompt", c.prompt},
@@ -42,6 +46,7 @@ ordered_json to_json(const ParityResult& r) {
                       {"rollout_cosine_by_step", to_json(r.rollout_cosine)},
                       {"ssim", to_json(r.ssim)},
                       {"psnr", to_json(r.psnr)},
+                      {"text_states", std::move(texts)},
                       {"layer_relative_error", std::move(layers)},
                       {"cases", std::move(cases)}};
   if (r.cache > 0)

@@ -71,7 +71,25 @@ class Page {
           std::min(p.psnr.mean, 99.9), floor ? "" : human_bytes(p.weight_bytes),
           floor ? "" : human_seconds(p.seconds_per_step));
     }
-    return out + "</table></div>\n";
+    return out + "</table></div>\n" + text_states();
+  }
+
+  // Where only the encoders are in another precision, everything above follows from these.
+  std::string text_states() const {
+    std::string rows;
+    for (size_t i = 0; i < r_.results.size(); ++i) {
+      if (!r_.results[i].of_text) continue;
+      for (const TextParity& t : r_.results[i].texts) {
+        rows +=
+            fmt::format("<tr><td>{}{}<td>{}<td>{}<td>{:.6f}<td>{:.6f}<td>{:.6f}</tr>\n",
+                        key(colors_[i]), html_escape(r_.results[i].name), html_escape(t.encoder),
+                        html_escape(t.output), t.cosine.mean, t.cosine.tail, t.cosine.worst);
+      }
+    }
+    if (rows.empty()) return {};
+    return "<h2>What text encoders give</h2><div class=\"wide\"><table><tr><th>precision<th>"
+           "encoder<th>output<th>cosine of a token, mean<th>5% tail<th>worst</tr>\n" +
+           rows + "</table></div>\n";
   }
 
   template <class Values>

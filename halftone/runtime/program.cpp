@@ -155,7 +155,7 @@ Program::Program(std::shared_ptr<const Graph> graph, const Weights& weights,
     blocks_ = std::make_unique<BlockStream>(*graph_, plan_, bound_, *device());
     memory_.slots = blocks_->bytes();
   }
-  prepare_launches(*graph_, plan_, options_, bound_);
+  if (!options_.plan_only) prepare_launches(*graph_, plan_, options_, bound_);
   plan_launches(*graph_, plan_, options_, bound_, memory_, notes_);
   for (const auto* side : {&graph_->inputs(), &graph_->outputs()}) {
     for (const auto& [name, value] : *side) {

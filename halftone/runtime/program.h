@@ -40,6 +40,11 @@ class Arena {
   std::byte* reserve(int64_t bytes, DeviceContext* device);
   // The first reservation will be of this much: growing step by step would leave holes.
   void expect(int64_t bytes) { expected_ = std::max(expected_, bytes); }
+  // Nothing is held, and nothing expected, until the next reservation.
+  void release() {
+    memory_ = nullptr;
+    expected_ = 0;
+  }
 
  private:
   int64_t expected_ = 0;
@@ -54,6 +59,8 @@ struct ProgramOptions {
   bool record = false;
   // Asked between nodes, where they are run one by one: true ends the run with Error{kCancelled}.
   std::function<bool()> cancelled;
+  // Only its memory is asked for, and it never runs: weights may be imagined (Storage::imagine).
+  bool plan_only = false;
 };
 
 class Program {

@@ -200,7 +200,7 @@ Weights to_device(const Weights& weights, std::span<const WeightStack> stacks,
     }
     if (own.empty()) continue;
     const auto memory = std::make_shared<HostBlock>(block.name, pinned, at, sizes[i]);
-    place_all(own, stacks, Slab(memory, nullptr), placed);
+    place_all(own, stacks, Slab(memory, device.holds() ? nullptr : &device), placed);
     at += sizes[i];
   }
   Weights rest;

@@ -59,6 +59,7 @@ ShelfOptions shelf_options(const ServerOptions& options, const DataFolders& fold
   shelf.loras = {folders.loras};
   shelf.loras.insert(shelf.loras.end(), options.loras.begin(), options.loras.end());
   shelf.device = options.device;
+  shelf.text_precision = options.text_precision;
   shelf.threads = options.threads;
   shelf.threshold = options.threshold;
   return shelf;

@@ -21,6 +21,7 @@ struct ServerOptions {
   std::string store;           // "postgresql://..."; empty: SQLite in the data folder
   std::vector<std::filesystem::path> models, loras, datasets;  // more folders of these
   std::string device = "auto";
+  std::string text_precision = "auto";  // of the encoders of all models, as ModelSpec has it
   int threads = 0;
   double threshold = 0.99;
   int most_rows = 8;

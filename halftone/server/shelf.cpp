@@ -141,6 +141,7 @@ ModelSpec Shelf::spec(const ModelOnShelf& model, const std::string& precision) c
   spec.path = model.path.string();
   spec.base = model.base.string();
   spec.precision = precision;
+  spec.text_precision = options_.text_precision;
   spec.device = options_.device;
   spec.threads = options_.threads;
   spec.threshold = options_.threshold;

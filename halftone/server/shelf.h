@@ -21,7 +21,7 @@ namespace halftone {
 struct ShelfOptions {
   std::vector<std::filesystem::path> models;  // folders of models, or models themselves
   std::vector<std::filesystem::path> loras;   // folders of adapters, the first being our own
-  std::string device = "auto";
+  std::string device = "auto", text_precision = "auto";
   int threads = 0;
   double threshold = 0.99;
   // Asked for an adapter that is in no folder; true: it is now.

@@ -39,8 +39,10 @@ ExampleMaker::ExampleMaker(Pipeline& pipeline, ExampleCache& cache, int64_t reso
     : pipeline_(pipeline), cache_(cache), buckets_(sizes_for(pipeline.model(), resolution)) {
   const Model& model = pipeline.model();
   const std::string dtype(name_of(model.options().activations));
+  std::string texts(name_of(model.text_activations()));
+  if (const auto& format = model.options().text_format) texts += fmt::format(" {}", format->name);
   text_source_ =
-      fmt::format("text 1 {} {} {}\n", model.family().name, model.encoders_hash(), dtype);
+      fmt::format("text 1 {} {} {}\n", model.family().name, model.encoders_hash(), texts);
   picture_source_ =
       fmt::format("picture 1 {} {} {}\n", model.family().name, model.codec_hash(), dtype);
 }

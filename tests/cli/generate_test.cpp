@@ -221,6 +221,21 @@ TEST_F(CliGenerate, PrecisionsSayWhatRanAndCompilingChangesNothing) {
   }
 }
 
+TEST_F(CliGenerate, TextPrecisionIsReportedAndInThePicture) {
+  const Result result = run(arguments(
+      {"x", "--text-precision", "fp8", "--precision", "fp32", "-o", path("x.png"), "--json"}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const json text = json::parse(result.out)["text_precision"];
+  EXPECT_EQ(text["asked"], "fp8");
+  EXPECT_EQ(text["used"], "fp8");
+  ASSERT_EQ(text["encoders"].size(), 1u);
+  EXPECT_EQ(text["encoders"][0]["folder"], "text_encoder");
+  EXPECT_GT(text["encoders"][0]["linears"]["fp8"].get<int>(), 0);
+  EXPECT_THAT(read_png(path("x.png")).text,
+              testing::Contains(std::pair<std::string, std::string>("text_precision", "fp8")));
+  expect_one_line(run(arguments({"x", "--text-precision", "stored"})), 2, "--text-precision");
+}
+
 TEST_F(CliGenerate, AQuantizedModelSaysWhenAnotherPrecisionWasAskedFor) {
   const fs::path file = dir_ / "model" / "transformer" / "diffusion_pytorch_model.safetensors";
   fs::rename(file, path("original.safetensors"));
@@ -285,6 +300,38 @@ TEST_F(CliGenerate, MemoryIsKnownBeforeTheRun) {
   expect_one_line(run(arguments({"x", "--max-memory", "10KiB"})), 1,
                   "10.0 KiB are allowed; a smaller size or batch needs less");
   expect_one_line(run(arguments({"x", "--max-memory", "lots"})), 2, "is not a size such as 8GiB");
+}
+
+// With a limit below what everything resident takes, the plan says what was done instead, and the
+// picture is there.
+TEST_F(CliGenerate, LessMemoryIsKeptToAndSaid) {
+  const auto plan = [&](std::initializer_list<std::string> more) {
+    std::vector<std::string> all = {"generate", "x", "--steps", "1", "-o", path("x.png"), "--json"};
+    all.insert(all.end(), more);
+    const Result result = run(all);
+    EXPECT_EQ(result.code, 0) << result.err;
+    return json::parse(result.out);
+  };
+  const json all = plan({"--model", path("model"), "--size", "24x16", "--text-precision", "fp8",
+                         "--precision", "nvfp4"});
+  const json kept = all["memory"]["plan"];
+  EXPECT_EQ(kept["rung"], "resident");
+  EXPECT_EQ(kept["why"], "");
+  EXPECT_EQ(kept["arrangements"][1]["rung"], "turns");
+  EXPECT_LT(kept["arrangements"][1]["peak"], kept["peak"]);
+  EXPECT_EQ(all["peak_bytes"]["planned"], kept["peak"]);
+  EXPECT_EQ(kept["parts"]["text_encoders"][0]["precision"], "fp8");
+
+  // 512 pixels make a tile; this is more, one way, of the model that ships.
+  const json in_tiles = plan({"--size", "640x16", "--vae-tiles", "on"})["memory"]["plan"];
+  EXPECT_TRUE(in_tiles["tiles"]);
+  EXPECT_EQ(in_tiles["rung"], "resident");  // as it was asked for
+  EXPECT_THAT(read_png(path("x.png")).text, testing::Contains(testing::Key("vae_tiles")));
+  const json whole = plan({"--size", "640x16", "--vae-tiles", "off"})["memory"]["plan"];
+  EXPECT_FALSE(whole["tiles"]);
+  EXPECT_LT(in_tiles["parts"]["decoding_in_tiles"]["shared"], whole["parts"]["decoding"]["shared"]);
+  EXPECT_THAT(read_png(path("x.png")).text,
+              testing::Not(testing::Contains(testing::Key("vae_tiles"))));
 }
 
 TEST_F(CliGenerate, ASingleFileNeedsABase) {

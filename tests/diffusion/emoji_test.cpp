@@ -63,6 +63,30 @@ TEST(EmojiModel, LatentsEqualDiffusers) {
   }
 }
 
+// Trained norms are near alike in a part of a picture and in the whole: tiles of half a side, which
+// share half of themselves, come near it.
+TEST(EmojiModel, PicturesInTilesAreNearTheWhole) {
+  HT_SKIP_WHERE_SANITIZED();
+  const SafetensorsFile fixture(std::filesystem::path(HALFTONE_TEST_DATA) / "emoji" /
+                                "latents.safetensors");
+  const Tensor latents = fixture.tensor("latents.0");
+  const auto model = load("fp32");
+  const auto picture = [&] {
+    const Tensor image = model->decode(latents);
+    return image.reshape({image.shape()[1], image.shape()[2], image.shape()[3]});
+  };
+  const Tensor whole = picture();
+  model->set_tiles(TileSize{8, 4});
+  const Tensor tiled = picture();
+  const double likeness = ssim(tiled, whole), noise = psnr(tiled, whole);
+  RecordProperty("ssim", fmt::format("{:.4f}", likeness));
+  RecordProperty("psnr", fmt::format("{:.1f}", noise));
+  EXPECT_LT(likeness, 1);
+  EXPECT_GT(likeness, 0.95);
+  EXPECT_GT(noise, 25);
+  EXPECT_EQ(test::floats(picture()), test::floats(tiled));
+}
+
 TEST(EmojiModel, EveryBlockLinearTakesEveryFormat) {
   for (const char* format : {"fp8", "fp8-tensor", "mxfp8", "nvfp4"}) {
     const auto model = load(format);

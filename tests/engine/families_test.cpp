@@ -97,6 +97,54 @@ TEST_P(EveryFamily, EveryPrecisionRunsAndIsInvariantToTheBatch) {
   }
 }
 
+int64_t encoder_bytes(const Model& model) {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < model.conditioner().folders().size(); ++i) {
+    for (const auto& [name, weight] : model.encoder_part(i).weights()) {
+      bytes += byte_size_of(weight);
+    }
+  }
+  return bytes;
+}
+
+// Only what encoders give changes, by as much as their format costs, and the denoiser is as it was.
+TEST_P(EveryFamily, TextEncodersRunInAPrecisionOfTheirOwn) {
+  const auto plain = load();
+  const Condition exact = plain->encode("two dogs");
+  const int64_t bytes = encoder_bytes(plain->model());
+  for (const Format& format : {formats::fp8, formats::mxfp8, formats::nvfp4}) {
+    SCOPED_TRACE(std::string(format.name));
+    LoadOptions options = test::tested_options();
+    options.text_format = format;
+    std::unique_ptr<Pipeline> pipeline;
+    if (const std::string refused = error_of([&] { pipeline = load(options); });
+        refused != "(no error)") {
+      EXPECT_NE(format, formats::fp8);  // which takes every width
+      EXPECT_THAT(refused, testing::StartsWith("text_precision: text_encoder"));
+      EXPECT_THAT(refused, HasSubstr(fmt::format("are no multiple of {}'s block", format.name)));
+      continue;
+    }
+    const LoadReport& report = pipeline->model().report();
+    EXPECT_TRUE(report.formats.empty());
+    ASSERT_EQ(report.encoders.size(), plain->model().conditioner().folders().size());
+    for (const EncoderReport& encoder : report.encoders) {
+      EXPECT_EQ(encoder.formats.size(), 1u) << encoder.folder;
+      EXPECT_EQ(encoder.formats.count(std::string(format.name)), 1u) << encoder.folder;
+    }
+    EXPECT_LT(encoder_bytes(pipeline->model()), 0.95 * static_cast<double>(bytes));
+    const Condition rounded = pipeline->encode("two dogs");
+    for (const auto& [name, tensor] : exact) {
+      const double error = relative_error(floats(rounded.at(name)), floats(tensor));
+      EXPECT_GT(error, 1e-4) << name;
+      EXPECT_LT(error, format == formats::nvfp4 ? 0.5 : 0.35) << name;
+    }
+    if (format != formats::fp8) continue;
+    // With the same texts it is the same model.
+    pipeline->remember("two dogs", exact);
+    EXPECT_EQ(run_alone(*pipeline, request()), run_alone(*plain, request()));
+  }
+}
+
 // Jobs at different steps, with different prompts, guidance and lengths of schedules, in one
 // forward: each has the bits of a run of its own.
 TEST_P(EveryFamily, JobsThatShareAForwardKeepTheirBits) {

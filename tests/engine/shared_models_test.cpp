@@ -1,8 +1,11 @@
 // Weights are in memory once, whoever loads them, and a run that is ended ends nobody else's.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "halftone/base/error.h"
+#include "halftone/engine/checks.h"
 #include "halftone/engine/engine.h"
+#include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_models.h"
 
@@ -40,11 +43,31 @@ TEST_F(SharedModels, TheSameFilesInTheSameWayAreLoadedOnce) {
   const LoadedModel first = engine_.load(spec());
   EXPECT_EQ(engine_.load(spec()).model, first.model);
   EXPECT_NE(engine_.load(spec("fp8")).model, first.model);
+  ModelSpec texts = spec();
+  texts.text_precision = "fp8";
+  EXPECT_NE(engine_.load(texts).model, first.model);
   ModelSpec serial = spec();
   serial.threads = 1;
   if (first.threads > 1) {
     EXPECT_NE(engine_.load(serial).model, first.model);
   }
+}
+
+TEST_F(SharedModels, TextPrecisionIsSaidAndRefusedByName) {
+  ModelSpec texts = spec();
+  LoadedModel loaded = engine_.load(texts);
+  EXPECT_EQ(loaded.text_precision.used, "fp32");
+  EXPECT_EQ(loaded.text_precision.how, "native");
+  texts.text_precision = "bf16";
+  EXPECT_EQ(engine_.load(texts).text_precision.used, "bf16");
+  texts.text_precision = "fp8";
+  loaded = engine_.load(texts);
+  EXPECT_EQ(loaded.text_precision.used, "fp8");
+  EXPECT_THAT(loaded.text_precision.why, testing::HasSubstr("linears of text encoders in fp8"));
+  EXPECT_EQ(loaded.precision.used, "fp32");
+  texts.text_precision = "fp3";
+  EXPECT_THAT(test::error_of([&] { check(texts); }),
+              testing::StartsWith("text_precision: 'fp3' is none of auto, fp32"));
 }
 
 TEST_F(SharedModels, FilesThatHaveChangedAreRead) {

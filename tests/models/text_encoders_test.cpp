@@ -262,6 +262,7 @@ TEST(T5, PrecisionsCostWhatTheyShouldAndNotLess) {
   for (const auto& [format, as] : tested) {
     CompileOptions how;
     how.recipe = t5::layers_recipe(format);
+    how.recipe->activations = true;  // as the fixture has it
     how.optimize = false;
     const CompiledGraph plain = compile(*graph, how, test::tested_kernels(), test::tested_stream());
     EXPECT_EQ(plain.report.converted.size(), static_cast<size_t>(7 * config.layers));
@@ -276,6 +277,14 @@ TEST(T5, PrecisionsCostWhatTheyShouldAndNotLess) {
     EXPECT_LE(relative_error(run(test::tested_compile(*graph, how), weights), states),
               test::compile_tolerance(DType::kBF16))
         << format.name;
+    // As models run it: the weights' rounding alone costs less, and more than nothing.
+    how.recipe = t5::layers_recipe(format);
+    const double of_weights =
+        relative_error(run(test::tested_compile(*graph, how), weights), exact);
+    RecordProperty(std::string(format.name),
+                   fmt::format("{:.5f} of weights, {:.5f} with inputs", of_weights, error));
+    EXPECT_LT(of_weights, 0.9 * error) << format.name;
+    EXPECT_GT(of_weights, relative_error(narrow, exact)) << format.name;
   }
 }
 

@@ -132,6 +132,61 @@ TEST_F(CompareModel, ARowForEachPrecisionAndTheFloorLast) {
   EXPECT_GT(floor.velocity_error_all.mean, 0);
 }
 
+// The certificate of an encoder's precision: its states, and pictures that follow from nothing
+// else.
+TEST_F(CompareModel, TextPrecisionsAreComparedBesideTheReferencesDenoiser) {
+  options_.precisions.clear();
+  options_.text_precisions = {"fp32", "fp8", "nvfp4"};
+  const ParityReport report = run();
+  ASSERT_EQ(report.results.size(), 4u);
+  std::vector<double> cosines, latents;
+  for (size_t i = 0; i < 3; ++i) {
+    const ParityResult& row = report.results[i];
+    EXPECT_EQ(row.name, "text " + options_.text_precisions[i]);
+    EXPECT_TRUE(row.of_text);
+    EXPECT_EQ(row.velocity_cosine_all.worst, report.results[0].velocity_cosine_all.worst);
+    ASSERT_EQ(row.texts.size(), 1u);
+    EXPECT_EQ(row.texts[0].encoder, "text_encoder");
+    EXPECT_EQ(row.texts[0].output, "states");
+    EXPECT_LE(row.texts[0].cosine.worst, row.texts[0].cosine.mean);
+    cosines.push_back(row.texts[0].cosine.mean);
+    latents.push_back(row.rollout_cosine.back().mean);
+  }
+  EXPECT_NEAR(cosines[0], 1, 1e-9);
+  EXPECT_NEAR(report.results[0].ssim.mean, 1, 1e-9);
+  EXPECT_LT(cosines[1], 1 - 1e-6);
+  EXPECT_LT(cosines[2], cosines[1]);
+  EXPECT_GT(cosines[2], 0.9);
+  EXPECT_LT(latents[1], 1);
+  EXPECT_LT(report.results[1].ssim.mean, 1);
+  EXPECT_TRUE(report.results[3].texts.empty());  // the floor's are the reference's
+
+  // The same by hand: a prompt's states, token by token.
+  ModelSpec spec = options_.model;
+  spec.precision = "fp32";
+  const LoadedModel exact = engine_.load(spec);
+  spec.text_precision = "fp8";
+  const LoadedModel rounded = engine_.load(spec);
+  double sum = 0;
+  int64_t count = 0;
+  for (const std::string& prompt : options_.parity.prompts) {
+    const Tensor a = exact.pipeline->encode(prompt).at("text");
+    const Tensor b = rounded.pipeline->encode(prompt).at("text");
+    const auto width = static_cast<size_t>(a.shape()[1]);
+    for (int64_t t = 0; t < a.shape()[0]; ++t, ++count) {
+      double ab = 0, aa = 0, bb = 0;
+      for (size_t i = static_cast<size_t>(t) * width; i < static_cast<size_t>(t + 1) * width; ++i) {
+        const double x = a.as<float>()[i], y = b.as<float>()[i];
+        ab += x * y, aa += x * x, bb += y * y;
+      }
+      sum += ab / std::sqrt(aa * bb);
+    }
+  }
+  EXPECT_NEAR(cosines[1], sum / static_cast<double>(count), 1e-9);
+  EXPECT_THAT(parity_page(report), HasSubstr("What text encoders give"));
+  EXPECT_EQ(parity_json(report)["results"][1]["text_states"][0]["cosine"]["mean"], cosines[1]);
+}
+
 TEST_F(CompareModel, WhatIsNotGivenIsTheModels) {
   test::write_file(dir_ / "model" / "halftone.json",
                    R"({"width": 24, "height": 16, "steps": 3, "guidance": 2.5})");
@@ -176,6 +231,8 @@ TEST_F(CompareModel, ErrorsNameFields) {
       "precisions: 'fp3' is neither a precision such as fp8 nor a folder of a quantized model");
   EXPECT_THAT(refused([](auto& o) { o.precisions = {"auto"}; }), StartsWith("precisions: 'auto'"));
   EXPECT_EQ(refused([](auto& o) { o.precisions.clear(); }), "precisions: none are given");
+  EXPECT_EQ(refused([](auto& o) { o.text_precisions = {"fp3"}; }),
+            "text_precisions: 'fp3' is no precision such as fp8");
   EXPECT_THAT(refused([](auto& o) { o.reference = "best"; }), StartsWith("reference: 'best' is"));
   EXPECT_THAT(refused([](auto& o) { o.parity.seeds = 0; }), StartsWith("seeds: 0 is not"));
   EXPECT_THAT(refused([](auto& o) { o.parity.width = -8; }), StartsWith("width: -8 is not"));

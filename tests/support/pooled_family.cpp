@@ -101,6 +101,11 @@ class PooledConditioner final : public Conditioner {
     return {{"ids", ids}};
   }
   WeightNames names(size_t, const Checkpoint&) const override { return {}; }
+  QuantizeRecipe recipe(size_t, const Format& format) const override {
+    QuantizeRecipe recipe;
+    recipe.format = format;
+    return recipe;
+  }
   Condition condition(const PromptTokens&, std::span<const NamedTensors> results) const override {
     Condition made{{"text", results[0].at("states").reshape({kPooledTokens, kPooledText})}};
     if (width_ != 0) made["pooled"] = results[1].at("states").reshape({width_});

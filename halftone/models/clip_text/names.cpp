@@ -137,4 +137,14 @@ Config infer_config(const Checkpoint& checkpoint, const std::string& within, con
       shapes.where());
 }
 
+QuantizeRecipe layers_recipe(const Format& format) {
+  QuantizeRecipe recipe;
+  recipe.format = format;
+  recipe.activations = false;
+  recipe.include = {"text_model.encoder.layers.*.weight"};
+  recipe.keep = {
+      {"text_projection.weight", "one small product makes the vector of a whole prompt"}};
+  return recipe;
+}
+
 }  // namespace halftone::clip_text

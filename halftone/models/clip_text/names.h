@@ -15,5 +15,7 @@ WeightNames names_in(const Checkpoint& checkpoint, const Config& config, const O
 // The config of an encoder that comes without one, from the shapes of its tensors; what they do not
 // tell is as in `usual`.
 Config infer_config(const Checkpoint& checkpoint, const std::string& within, const Config& usual);
+// All linears of layers in this format, with inputs as they are.
+QuantizeRecipe layers_recipe(const Format& format);
 
 }  // namespace halftone::clip_text

@@ -37,6 +37,7 @@ class ClipPromptEncoder final : public PromptEncoder {
   WeightNames names(const Checkpoint& checkpoint) const override {
     return names_in(checkpoint, config_, options_, within_);
   }
+  QuantizeRecipe recipe(const Format& format) const override { return layers_recipe(format); }
 
  private:
   std::string folder_, within_;

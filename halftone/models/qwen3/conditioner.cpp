@@ -101,6 +101,10 @@ WeightNames Qwen3Conditioner::names(size_t, const Checkpoint& checkpoint) const 
   return names_in(checkpoint, config_, graph_options(DType::kF32));
 }
 
+QuantizeRecipe Qwen3Conditioner::recipe(size_t, const Format& format) const {
+  return layers_recipe(format);
+}
+
 Condition Qwen3Conditioner::condition(const PromptTokens& prompt,
                                       std::span<const NamedTensors> results) const {
   const Tensor& states = results[0].at("states");

@@ -37,6 +37,7 @@ class Qwen3Conditioner final : public Conditioner {
                                const BuildOptions& options) const override;
   NamedTensors inputs(size_t index, const PromptTokens& prompt) const override;
   WeightNames names(size_t index, const Checkpoint& checkpoint) const override;
+  QuantizeRecipe recipe(size_t index, const Format& format) const override;
   Condition condition(const PromptTokens& prompt,
                       std::span<const NamedTensors> results) const override;
 

@@ -25,4 +25,12 @@ WeightNames names_in(const Checkpoint& checkpoint, const Config& config, const O
   return names;
 }
 
+QuantizeRecipe layers_recipe(const Format& format) {
+  QuantizeRecipe recipe;
+  recipe.format = format;
+  recipe.activations = false;
+  recipe.include = {"model.layers.*.weight"};
+  return recipe;
+}
+
 }  // namespace halftone::qwen3

@@ -11,4 +11,7 @@ namespace halftone::qwen3 {
 // may be there.
 WeightNames names_in(const Checkpoint& checkpoint, const Config& config, const Options& options);
 
+// All linears of layers in this format, with inputs as they are.
+QuantizeRecipe layers_recipe(const Format& format);
+
 }  // namespace halftone::qwen3

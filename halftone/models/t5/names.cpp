@@ -52,6 +52,8 @@ Config infer_config(const Checkpoint& checkpoint, const std::string& within) {
 QuantizeRecipe layers_recipe(const Format& format) {
   QuantizeRecipe recipe;
   recipe.format = format;
+  // Rounding inputs, too, would cost a third more (measured in tests), and save no memory.
+  recipe.activations = false;
   recipe.include = {"encoder.block.*.weight"};
   return recipe;
 }

@@ -13,7 +13,7 @@ WeightNames names_in(const Checkpoint& checkpoint, const std::string& within = "
 // The config of an encoder that comes without one, from the shapes of its tensors.
 Config infer_config(const Checkpoint& checkpoint, const std::string& within);
 
-// All linears of layers in this format.
+// All linears of layers in this format, with inputs as they are.
 QuantizeRecipe layers_recipe(const Format& format);
 
 }  // namespace halftone::t5

@@ -35,6 +35,7 @@ class T5PromptEncoder final : public PromptEncoder {
   WeightNames names(const Checkpoint& checkpoint) const override {
     return names_in(checkpoint, within_);
   }
+  QuantizeRecipe recipe(const Format& format) const override { return layers_recipe(format); }
 
  private:
   std::string folder_, within_;
