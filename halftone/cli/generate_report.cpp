@@ -88,6 +88,7 @@ ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outc
       {"text_precision", text_precision_json(outcome)},
       {"compile", choice_json(outcome.loaded.compile)},
       {"device", choice_json(outcome.loaded.device)},
+      {"stream_blocks", streamed_json(outcome)},
       {"loras", loras_json(outcome)},
       {"fallbacks", outcome.loaded.fallbacks},
       {"notes", outcome.notes},
