@@ -103,13 +103,13 @@ const char* name_of_function(Function function) {
 }
 
 // How far a result may be from its exact value.
-struct Band {
+struct InputBand {
   double relative, absolute;
   bool non_finite = true;  // NaN and Inf must be where the exact values have them
 };
 
 void expect_all(const std::vector<float>& got, const std::vector<float>& x,
-                const std::function<double(double)>& exact, DType dtype, const Band& band,
+                const std::function<double(double)>& exact, DType dtype, const InputBand& band,
                 const std::string& what) {
   ASSERT_EQ(got.size(), x.size());
   int wrong = 0;
@@ -143,7 +143,7 @@ class ExtremesOfFunctions : public testing::TestWithParam<DType> {
   // Denormal results may be flushed to zero, on the way to the last digits of e^x as well.
   // The exponent of GELU's approximations is rounded before e^x makes a relative error of its
   // absolute one.
-  Band band(Function f = Function::kSilu) const {
+  InputBand band(Function f = Function::kSilu) const {
     const double f32 = f == Function::kGelu || f == Function::kQuickGelu ? 2e-5 : 3e-6;
     return {GetParam() == DType::kBF16 ? 4.1e-3 : f32, 2e-36};
   }
@@ -197,7 +197,7 @@ TEST_P(ExtremesOfFunctions, GatedUnits) {
       const Value product = silu_mul(g, u);
       const Tensor y =
           run(fused ? affine(product, 1, 0) : product, {{"gate", gate}, {"up", other}}, fused);
-      Band allowed = band();
+      InputBand allowed = band();
       allowed.absolute *= std::max(1.0f, std::abs(stored));
       expect_all(
           floats(y), floats(gate), [=](double v) { return value_of(Function::kSilu, v) * stored; },
@@ -217,7 +217,7 @@ TEST_P(ExtremesOfFunctions, Gradients) {
     const Value loss = sum_to(cast(apply(f, in), DType::kF32), {1});
     const Value wrt[] = {in};
     const Tensor y = run(differentiate(loss, wrt)[0], {{"x", x}}, false);
-    const Band allowed = {0, GetParam() == DType::kBF16 ? 0.06 : 1e-5};
+    const InputBand allowed = {0, GetParam() == DType::kBF16 ? 0.06 : 1e-5};
     expect_all(
         floats(y), floats(x), [=](double v) { return slope_of(f, v); }, GetParam(), allowed,
         std::string("slope of ") + name_of_function(f));

@@ -167,16 +167,16 @@ const Converted kConverted[] = {
     {{"sd3", sd3::family, "aligned"}, 12 + 4 + 9, 11},
 };
 
-struct Band {
+struct GoldenBand {
   Format format;
   double least, most;  // of the relative error of the result
 };
 
 TEST(DenoiserPrecisions, CostWhatTheyShouldAndNotLess) {
-  const Band bands[] = {{formats::fp8, 0.006, 0.04},
-                        {formats::fp8_tensor, 0.006, 0.04},
-                        {formats::mxfp8, 0.006, 0.04},
-                        {formats::nvfp4, 0.02, 0.13}};
+  const GoldenBand bands[] = {{formats::fp8, 0.006, 0.04},
+                              {formats::fp8_tensor, 0.006, 0.04},
+                              {formats::mxfp8, 0.006, 0.04},
+                              {formats::nvfp4, 0.02, 0.13}};
   for (const auto& [golden, linears, kept_linears] : kConverted) {
     const DenoiserCase tested(golden);
     const auto exact = tested.expected("sample");
