@@ -265,7 +265,8 @@ void add_generate(CLI::App& app, const Context& context) {
   command
       ->add_option("--stream-blocks", o->model.stream_blocks,
                    "Blocks that stay in the CPU's memory and are copied to the GPU in every step, "
-                   "each while others compute: auto (off), off, all or a number")
+                   "each while others compute: auto (as few as the memory asks for), off, all or a "
+                   "number")
       ->capture_default_str()
       ->type_name("N");
   command->add_option("prompt,-p,--prompt", o->prompt, "What to show")->type_name("TEXT");

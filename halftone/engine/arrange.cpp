@@ -22,7 +22,12 @@ std::string described(const LadderNeeds& needs, const Arrangement& one) {
   std::string what;
   const auto add = [&](const std::string& part) { what += (what.empty() ? "" : ", ") + part; };
   if (one.turns) add("text encoders in memory only while prompts are encoded");
-  if (one.text > 0) add("their weights in " + needs.texts[one.text].precision);
+  const LadderNeeds::Text& text = needs.texts[one.text];
+  if (text.streamed) {
+    add("their blocks streamed from the host");
+  } else if (one.text > 0) {
+    add("their weights in " + text.precision);
+  }
   if (one.tiles) add("decoding in tiles");
   if (one.streamed) add("the denoiser's blocks streamed from the host");
   return what.empty() ? "everything resident" : what;
@@ -32,6 +37,7 @@ std::string described(const LadderNeeds& needs, const Arrangement& one) {
 struct TextWay {
   std::shared_ptr<const Model> model;
   Choice choice;
+  bool streamed = false;
 };
 
 class Arranging {
@@ -65,6 +71,13 @@ class Arranging {
   // The one that was loaded first.
   void find_ways() {
     ways_.push_back({loaded_.model, loaded_.text_precision});
+    find_small_way();
+    // The bits stay, and bringing blocks one by one takes no longer than bringing all.
+    if (loaded_.context != nullptr && loaded_.stream_blocks.asked == "auto") {
+      ways_.push_back({loaded_.model->with_streamed_encoders(), loaded_.text_precision, true});
+    }
+  }
+  void find_small_way() {
     const LoadReport& report = loaded_.model->report();
     const bool stored = std::ranges::any_of(
         report.encoders, [](const EncoderReport& encoder) { return !encoder.formats.empty(); });
@@ -87,8 +100,8 @@ class Arranging {
   void add_text(const TextWay& way) {
     const PhaseMemory phases = phases_of(*way.model, {});
     LadderNeeds& needs = plan_.needs;
-    needs.texts.push_back(
-        {way.choice.used, phases.text.owned_weights - phases.adapters, phases.encoding});
+    needs.texts.push_back({way.choice.used, phases.text.owned_weights - phases.adapters,
+                           phases.encoding, way.streamed});
     if (needs.texts.size() > 1) return;
     needs.adapters = phases.adapters;
     needs.picture_weights = phases.picture.owned_weights - phases.adapters;
@@ -183,6 +196,7 @@ ordered_json arrangement_json(const LadderNeeds& needs, const Arrangement& one) 
   return {{"rung", name_of(one.rung)},
           {"turns", one.turns},
           {"text_precision", needs.texts[one.text].precision},
+          {"text_streamed", needs.texts[one.text].streamed},
           {"tiles", one.tiles},
           {"streamed", one.streamed},
           {"peak", one.peak},

@@ -30,7 +30,7 @@ struct ModelSpec {
   std::string base;  // with a single file: the folder of what it does not hold
   std::string precision = "auto", compile = "auto", device = "auto";
   // Blocks of the denoiser that are streamed to a GPU from the CPU's memory: a number, "all",
-  // "off", or "auto", which is off.
+  // "off", or "auto": as many as arrange() needs (arrange.h), otherwise none.
   std::string stream_blocks = "auto";
   bool stream_encoders = false;  // all blocks of text encoders are
   // Weights, by patterns, that are cut where their input is several values side by side, so that

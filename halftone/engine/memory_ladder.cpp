@@ -35,9 +35,10 @@ void add_peaks(const LadderNeeds& needs, Arrangement& one) {
 
 namespace {
 
-Rung rung_of(const Arrangement& one, bool tiles_are_asked_for) {
+Rung rung_of(const LadderNeeds& needs, const Arrangement& one) {
   if (one.streamed) return Rung::kStreamed;
-  if (one.tiles && !tiles_are_asked_for) return Rung::kTiles;
+  if (one.tiles && needs.decoding) return Rung::kTiles;
+  if (needs.texts[one.text].streamed) return Rung::kStreamedText;
   if (one.text > 0) return Rung::kSmallText;
   return one.turns ? Rung::kTurns : Rung::kResident;
 }
@@ -52,6 +53,8 @@ std::string_view name_of(Rung rung) {
       return "turns";
     case Rung::kSmallText:
       return "small-text";
+    case Rung::kStreamedText:
+      return "streamed-text";
     case Rung::kTiles:
       return "tiles";
     case Rung::kStreamed:
@@ -69,7 +72,7 @@ std::vector<Arrangement> arrangements(const LadderNeeds& needs) {
     one.text = text;
     one.tiles = tiles;
     one.streamed = streamed;
-    one.rung = rung_of(one, !needs.decoding);
+    one.rung = rung_of(needs, one);
     add_peaks(needs, one);
     all.push_back(one);
   };

@@ -25,6 +25,7 @@ struct LadderNeeds {
     std::string precision;
     int64_t weights = 0;
     RunningNeeds encoding;
+    bool streamed = false;  // blocks come from the host's memory one after the other
   };
   std::vector<Text> texts;
   int64_t picture_weights = 0;  // denoiser and codec
@@ -41,8 +42,8 @@ struct LadderNeeds {
   int64_t process = 0;               // whatever else is held, always
 };
 
-enum class Rung { kResident, kTurns, kSmallText, kTiles, kStreamed };
-std::string_view name_of(Rung rung);  // "resident", "turns", "small-text", "tiles", "streamed"
+enum class Rung { kResident, kTurns, kSmallText, kStreamedText, kTiles, kStreamed };
+std::string_view name_of(Rung rung);  // "resident", "turns", "small-text", ...
 
 struct Arrangement {
   Rung rung = Rung::kResident;              // the furthest of what follows

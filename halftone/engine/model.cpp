@@ -305,6 +305,13 @@ std::shared_ptr<const Model> Model::with_streamed_blocks(int count) const {
   return model;
 }
 
+std::shared_ptr<const Model> Model::with_streamed_encoders() const {
+  const std::shared_ptr<Model> model(new Model(*this));
+  std::ranges::fill(model->encoders_, nullptr);
+  model->options_.stream_encoders = true;
+  return model;
+}
+
 std::shared_ptr<const Model> Model::imagined() const {
   const std::shared_ptr<Model> model(new Model(*this));
   model->imagined_ = true;

@@ -196,6 +196,8 @@ class Model {
   bool is_imagined() const { return imagined_; }
   // This model with so many blocks of the denoiser streamed, which is placed anew.
   std::shared_ptr<const Model> with_streamed_blocks(int count) const;
+  // The same with all blocks of text encoders.
+  std::shared_ptr<const Model> with_streamed_encoders() const;
   // What a recipe would convert and keep, without converting anything.
   QuantizeReport plan_recipe(const QuantizeRecipe& recipe) const;
 
