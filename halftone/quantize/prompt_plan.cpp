@@ -15,13 +15,14 @@ void repeat_for_samples(int samples, std::vector<std::string>& prompts) {
 }
 
 // As the recipe's own calibration ran.
-void plan_again(const RecipeFile& recipe, PromptPlan& plan) {
+void plan_again(const RecipeFile& recipe, const Sampling& usual, PromptPlan& plan) {
   const auto& c = *recipe.calibrated;
   plan.calibration.prompts = c.prompts;
   plan.calibration.first_seed = static_cast<uint64_t>(c.seed);
   plan.calibration.width = c.width;
   plan.calibration.height = c.height;
   plan.calibration.steps = static_cast<int>(c.steps);
+  plan.calibration.guidance = c.guidance.value_or(usual.guidance);
   plan.certified = recipe.certified.empty() ? usual_prompt_sets().certificate : recipe.certified;
 }
 
@@ -65,7 +66,7 @@ Sampling sampling_of(const SamplingChoice& choice, const Sampling& usual) {
 
 PromptPlan plan_prompts(const QuantizeModelOptions& options, const Sampling& usual) {
   PromptPlan plan;
-  calibrates_as_before(options) ? plan_again(*options.recipe, plan)
+  calibrates_as_before(options) ? plan_again(*options.recipe, usual, plan)
                                 : plan_anew(options, usual, plan);
   const std::vector<std::string>& seen = plan.calibration.prompts;
   plan.certified = unseen(plan.certified, seen);

@@ -157,9 +157,15 @@ class ModelQuantizer {
     }
   }
 
-  // That of the user, or the model's own.
+  // That of the user or of the recipe, or the model's own.
   SchedulerConfig scheduler() const {
-    return sampling_of(options_.sampling, original_.sampling).scheduler;
+    SamplingChoice choice;
+    choice.scheduler = scheduler_name();
+    return sampling_of(choice, original_.sampling).scheduler;
+  }
+  std::string scheduler_name() const {
+    const bool again = calibrates_as_before(options_) && options_.sampling.scheduler.empty();
+    return again ? options_.recipe->calibrated->scheduler : options_.sampling.scheduler;
   }
 
   // Weights that the moments are for, in every format that they may be wanted in.
@@ -204,7 +210,7 @@ class ModelQuantizer {
     return text_hash(fmt::format("{} {} {} {} {} {} {} {} {} {}", result_.hash,
                                  fmt::join(result_.cuts, "\n"), fmt::join(how.prompts, "\n"),
                                  fmt::join(how.held_out, "\n"), how.first_seed, how.width,
-                                 how.height, how.steps, how.guidance, options_.sampling.scheduler));
+                                 how.height, how.steps, how.guidance, scheduler_name()));
   }
 
   void run_calibration() {
@@ -358,8 +364,13 @@ class ModelQuantizer {
     file.cuts = result_.cuts;
     if (calibrates_) {
       const CalibrationOptions& how = plan_.calibration;
-      file.calibrated = {how.prompts, how.width, how.height, how.steps,
-                         static_cast<int64_t>(how.first_seed)};
+      file.calibrated = {how.prompts,
+                         how.width,
+                         how.height,
+                         how.steps,
+                         static_cast<int64_t>(how.first_seed),
+                         how.guidance,
+                         scheduler_name()};
       file.certified = plan_.certified;
     }
     file.origin = {{"model_hash", result_.hash}};

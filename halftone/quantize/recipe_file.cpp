@@ -70,6 +70,8 @@ std::string to_toml(const RecipeFile& file) {
     const auto& c = *file.calibrated;
     out += fmt::format("\n[calibration]\nwidth = {}\nheight = {}\nsteps = {}\nseed = {}\n", c.width,
                        c.height, c.steps, c.seed);
+    if (c.guidance) out += fmt::format("guidance = {}\n", *c.guidance);
+    if (!c.scheduler.empty()) out += fmt::format("scheduler = {}\n", toml_string(c.scheduler));
     out += toml_list(c.prompts);
   }
   if (!file.certified.empty()) {

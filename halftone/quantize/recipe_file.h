@@ -25,6 +25,8 @@ struct RecipeFile {
   struct Calibrated {
     std::vector<std::string> prompts;
     int64_t width = 0, height = 0, steps = 0, seed = 0;
+    std::optional<float> guidance = {};  // none, as in older files: the model's own
+    std::string scheduler = {};          // as in scheduler_choices(); empty: the model's own
   };
   std::optional<Calibrated> calibrated;
   // Prompts that a certificate is measured on: neither calibration nor a search has seen them.

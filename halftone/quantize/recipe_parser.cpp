@@ -7,6 +7,7 @@
 #include <toml++/toml.h>
 
 #include "halftone/base/error.h"
+#include "halftone/diffusion/scheduler.h"
 #include "halftone/numerics/scale_rules.h"
 
 namespace halftone {
@@ -63,7 +64,7 @@ class RecipeReader {
   }
 
   RecipeFile::Calibrated calibrated(const toml::table& table) const {
-    check_keys(table, {"width", "height", "steps", "seed", "prompts"});
+    check_keys(table, {"width", "height", "steps", "seed", "guidance", "scheduler", "prompts"});
     const auto number = [&](std::string_view key, int64_t least, int64_t most) {
       const toml::node& node = at(table, key);
       const auto* value = node.as_integer();
@@ -77,6 +78,21 @@ class RecipeReader {
     c.height = number("height", 1, 65536);
     c.steps = number("steps", 1, 1000);
     c.seed = number("seed", 0, INT64_MAX);
+    if (const toml::node* node = table.get("guidance"); node != nullptr) {
+      const auto value = node->value<double>();
+      if (!node->is_number() || !(*value >= 0 && *value <= 100)) {
+        fail(*node, "'guidance' is not a number from 0 to 100");
+      }
+      c.guidance = static_cast<float>(*value);
+    }
+    if (const toml::node* node = table.get("scheduler"); node != nullptr) {
+      const auto name = node->value<std::string>();
+      const auto is_name = [&](const SchedulerChoice& choice) { return choice.name == *name; };
+      if (!name || std::ranges::none_of(scheduler_choices(), is_name)) {
+        fail(*node, "'scheduler' is not the name of one");
+      }
+      c.scheduler = *name;
+    }
     c.prompts = prompts(table);
     return c;
   }

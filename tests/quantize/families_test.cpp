@@ -160,6 +160,33 @@ TEST_P(QuantizeEveryFamily, CalibratesSearchesAndCertifies) {
   }
 }
 
+// What a search has found is written down with all that it follows from.
+TEST_P(QuantizeEveryFamily, ARecipeDoesTheSameAgain) {
+#ifndef HALFTONE_TOML
+  GTEST_SKIP() << "this build has no toml++";
+#endif
+  options_.calibrate = true;
+  options_.budget = {0.98, {}, false};
+  options_.search_points = 2;
+  options_.format = formats::nvfp4;
+  quantize("out");
+  const std::filesystem::path recipe = dir_ / "out" / "recipe.toml";
+  options_.recipe = read_recipe(recipe);
+  options_.format.reset();
+  options_.budget.reset();
+  options_.calibrate = false;
+  options_.prompts.clear();
+  quantize("again");
+  int files = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_ / "out")) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const auto other = dir_ / "again" / std::filesystem::relative(entry.path(), dir_ / "out");
+    EXPECT_TRUE(test::read_file(entry.path()) == test::read_file(other)) << entry.path();
+    ++files;
+  }
+  EXPECT_GT(files, 1);
+}
+
 // Products of values side by side, made one by one: what is written loads again, gives the bits
 // that a model has which is cut on loading, and takes adapters of whole linears.
 TEST_P(QuantizeEveryFamily, InputsAreSplitWhereTheFamilyPutsValuesSideBySide) {

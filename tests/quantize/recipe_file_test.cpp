@@ -148,6 +148,16 @@ TEST(RecipeFile, FieldsOfAnotherTypeOrOutOfRangeAreNamed) {
       expect_refused(text, "line 6: '" + field + "' is not a whole number from");
     }
   });
+  const std::string calibration =
+      start + "[calibration]\nprompts = [\"a\"]\nwidth = 1\nheight = 1\nsteps = 1\nseed = 1\n";
+  each_but({"3", "1.5"}, [&](const std::string& v) {
+    expect_refused(calibration + "guidance = " + v, "line 10: 'guidance' is not a number");
+  });
+  expect_refused(calibration + "guidance = -1", "'guidance' is not a number from 0 to 100");
+  expect_refused(calibration + "guidance = nan", "'guidance' is not a number from 0 to 100");
+  for (const char* scheduler : {"3", "[]", "\"heun\""}) {
+    expect_refused(calibration + "scheduler = " + scheduler, "'scheduler' is not the name of one");
+  }
   for (const char* scale : {"0", "0.0", "1e-320", "1e38"}) {
     expect_refused(start + "[input_scales]\na = " + scale, "'input_scales' of 'a' is not a number");
   }
