@@ -138,6 +138,39 @@ TEST_P(StepCache, ARowDoesNotDependOnItsBatch) {
   }
 }
 
+// Predictions without some blocks are made as a whole beside steps that reuse.
+TEST_P(StepCache, GuidanceAwayFromSkippedBlocksGoesWithIt) {
+  const auto pipeline = load();
+  if (pipeline->model().denoiser().skippable_blocks() == 0) GTEST_SKIP() << "has no such guidance";
+  GenerateRequest r = request(0);
+  guide(r);
+  r.skip.layers = {1};
+  const Finished plain = run_alone_cached(*pipeline, r);
+  r.cache = 1e-30f;
+  EXPECT_LT(relative_error(run_alone_cached(*pipeline, r).latents, plain.latents), 1e-6);
+  r.cache = 0.5f;
+  const Finished alone = run_alone_cached(*pipeline, r);
+  EXPECT_FALSE(alone.reused.empty());
+  Stepper stepper(*pipeline);
+  GenerateRequest other = request(0.5f, "a red apple");
+  guide(other);
+  Job first = stepper.start(r), second = stepper.start(other);
+  Job* const both[] = {&first, &second};
+  while (!first.done()) stepper.step(both);
+  EXPECT_EQ(finished(stepper, first).latents, alone.latents);
+  EXPECT_EQ(finished(stepper, second).latents, run_alone_cached(*pipeline, other).latents);
+
+  test::FakeDevice device;
+  LoadOptions options;
+  options.kernels = &cpu_kernels();
+  options.stream = {2, &device};
+  const auto there = load(options);
+  r.steps = 6;
+  const auto planned = static_cast<double>(plan_generate(*there, r).peak());
+  generate(*there, r, test::silent);
+  EXPECT_LE(static_cast<double>(device.most_held), 1.01 * planned + (64 << 10));
+}
+
 TEST_P(StepCache, LowPrecisionIsInvariantToo) {
   LoadOptions options = test::tested_options();
   options.format = formats::fp8;
@@ -179,6 +212,7 @@ TEST_P(StepCache, DeviceMemoryIsWhatWasPlanned) {
     const auto pipeline = load(options);
     GenerateRequest r = request(0.2f);
     guide(r);
+    r.steps = 6;
     r.count = 2 * batch;
     r.batch = batch;
     const auto planned = static_cast<double>(plan_generate(*pipeline, r).peak());
