@@ -217,9 +217,10 @@ void add_bench(CLI::App& app, const Context&) {
       ->type_name("N")
       ->check(CLI::Range(1, 200));
   model
-      ->add_option("--family", m->family,
-                   "The whole denoiser of a family instead, at 1024x1024 or --tokens of a picture: "
-                   "z-image, flux.2-klein, flux.2-klein:9b")
+      ->add_option(
+          "--family", m->family,
+          "The whole denoiser of a family instead, at 1024x1024 or --tokens of a picture: " +
+              measured_families())
       ->type_name("F");
   model
       ->add_option("--stream-blocks", m->stream_blocks,

@@ -109,18 +109,16 @@ Measured whole_denoiser(const BenchOptions& options, const Family& family,
 // "flux.2-klein", or "flux.2-klein:9b"; empty: blocks of Z-Image.
 Measured find_measured(const BenchOptions& options, int64_t layers) {
   if (options.family.empty()) return zimage_blocks(options, layers);
-  std::string known;
   for (const Family& family : families()) {
     for (const Family::Size& size : family.sizes) {
       const std::string name = fmt::format("{}:{}", family.name, size.name);
       if (options.family == name || options.family == family.name) {
         return whole_denoiser(options, family, size);
       }
-      known += (known.empty() ? "" : ", ") + name;
     }
   }
   throw Error(ErrorCode::kUsage, "--family", "'{}' is none of {}", printable(options.family),
-              known);
+              measured_families());
 }
 
 // One precision, with so many blocks streamed.
@@ -216,6 +214,16 @@ void print_model_row(const Measured& m, const ModelRow& row, const std::string& 
 }
 
 }  // namespace
+
+std::string measured_families() {
+  std::string known;
+  for (const Family& family : families()) {
+    for (const Family::Size& size : family.sizes) {
+      known += fmt::format("{}{}:{}", known.empty() ? "" : ", ", family.name, size.name);
+    }
+  }
+  return known;
+}
 
 void bench_blocks_on_device(const BenchOptions& options, int64_t layers) {
   Measured m = find_measured(options, layers);

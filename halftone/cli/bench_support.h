@@ -53,4 +53,7 @@ void bench_pipeline_on_device(const BenchOptions& options);
 void bench_train_on_device(const BenchOptions& options, bool fp8_gradients);
 void bench_lora_on_device(const BenchOptions& options, bool fp8_gradients);
 
+// Denoisers of full size that can be measured without files: "flux.1:dev" and so on.
+std::string measured_families();
+
 }  // namespace halftone::cli
