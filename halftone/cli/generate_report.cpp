@@ -157,9 +157,9 @@ void print_summary(std::FILE* to, const GenerateOptions& options, const Generate
              outcome.loaded.device.used);
   if (!outcome.loaded.model->report().formats.empty())
     fmt::print(to, "  {}\n", outcome.loaded.precision.why);
-  if (outcome.loaded.tells_text_precision())
-    fmt::print(to, "  text in {} ({}): {}\n", outcome.loaded.text_precision.used,
-               outcome.loaded.text_precision.how, outcome.loaded.text_precision.why);
+  if (const Choice& text = outcome.loaded.text_precision; outcome.loaded.tells_text_precision()) {
+    fmt::print(to, "  text in {} ({}): {}\n", text.used, text.how, text.why);
+  }
   if (!outcome.cache_told.empty()) fmt::print(to, "  {}\n", outcome.cache_told);
   for (size_t i = 0; i < outcome.reused.size() && outcome.cache > 0; ++i) {
     const std::vector<int>& steps = outcome.reused[i][0];
