@@ -53,7 +53,7 @@ class EveryKept : public testing::TestWithParam<test::TinyModel> {
   test::TempDir dir_;
   std::filesystem::path folder_ = dir_ / "model";
 };
-INSTANTIATE_TEST_SUITE_P(, EveryKept, testing::ValuesIn(test::tiny_models()),
+INSTANTIATE_TEST_SUITE_P(, EveryKept, testing::ValuesIn(test::few_tiny_models()),
                          [](const auto& tested) {
                            std::string name = tested.param.family;
                            std::erase_if(name, [](char c) { return std::isalnum(c) == 0; });

@@ -79,7 +79,7 @@ class StreamedBlocks : public testing::TestWithParam<test::TinyModel> {
   fs::path folder_ = dir_ / "model";
   Kernels kernels_ = cpu_kernels();
 };
-INSTANTIATE_TEST_SUITE_P(, StreamedBlocks, testing::ValuesIn(test::tiny_models()),
+INSTANTIATE_TEST_SUITE_P(, StreamedBlocks, testing::ValuesIn(test::few_tiny_models()),
                          [](const auto& tested) {
                            std::string name = tested.param.family;
                            std::erase_if(name, [](char c) { return std::isalnum(c) == 0; });

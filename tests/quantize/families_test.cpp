@@ -11,7 +11,6 @@
 #include "tests/support/errors.h"
 #include "tests/support/procedural.h"
 #include "tests/support/run_graph.h"
-#include "tests/support/sanitizers.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_models.h"
 
@@ -101,13 +100,7 @@ class QuantizeEveryFamily : public testing::TestWithParam<test::TinyModel> {
   Engine engine_;
   QuantizeModelOptions options_;
 };
-// Sanitizers find in one family what they would find in the next.
-std::vector<test::TinyModel> quantized_families() {
-  std::vector<test::TinyModel> all = test::tiny_models();
-  if (test::kSanitized) all.erase(all.begin(), all.end() - 1);
-  return all;
-}
-INSTANTIATE_TEST_SUITE_P(, QuantizeEveryFamily, testing::ValuesIn(quantized_families()),
+INSTANTIATE_TEST_SUITE_P(, QuantizeEveryFamily, testing::ValuesIn(test::few_tiny_models()),
                          [](const auto& tested) {
                            std::string name = tested.param.family;
                            std::erase_if(name, [](char c) { return std::isalnum(c) == 0; });

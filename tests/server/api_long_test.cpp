@@ -189,7 +189,8 @@ TEST_F(ApiLong, ATrainedModelIsAModelLikeOthers) {
   ASSERT_TRUE(full.is_object());
   EXPECT_EQ(full["error"], "");
   EXPECT_EQ(full["quantizes"]["possible"], true);
-  EXPECT_EQ(full["loaded"], json({full["recommended"]["precision"]})) << "named, and not 'auto'";
+  EXPECT_EQ(full["loaded"], json::array({full["recommended"]["precision"]}))
+      << "named, and not 'auto'";
   const json small =
       ended(submit("/api/quantize",
                    {{"model", "full"}, {"name", "less"}, {"format", "fp8"}, {"calibrate", false}}));

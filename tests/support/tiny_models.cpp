@@ -5,6 +5,7 @@
 #include "halftone/io/json.h"
 #include "halftone/io/safetensors_file.h"
 #include "tests/support/data.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/tiny_flux2.h"
 #include "tests/support/tiny_folder.h"
 #include "tests/support/tiny_zimage.h"
@@ -47,6 +48,12 @@ const std::vector<TinyModel>& tiny_models() {
        "transformer_blocks.2.attn.add_q_proj.weight", "pos_embed.pos_embed"},
   };
   return kModels;
+}
+
+std::vector<TinyModel> few_tiny_models() {
+  std::vector<TinyModel> models = tiny_models();
+  if (kSanitized) models.erase(models.begin(), models.end() - 1);
+  return models;
 }
 
 }  // namespace halftone::test
