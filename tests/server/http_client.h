@@ -27,7 +27,7 @@ HttpReply parse_reply(const std::string& bytes, bool head = false, size_t* taken
 
 class HttpConnection {
  public:
-  explicit HttpConnection(uint16_t port, int seconds = 30);  // it is read for so long
+  explicit HttpConnection(uint16_t port, int seconds = 120);  // it is read for so long
   ~HttpConnection();
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
@@ -51,7 +51,7 @@ class HttpClient {
   HttpReply send(const std::string& method, const std::string& target, const std::string& body = "",
                  const HttpHeaders& headers = {}) const;
   // Bytes as they are, and all that comes back until the server closes.
-  std::string send_raw(const std::string& bytes, int seconds = 30) const;
+  std::string send_raw(const std::string& bytes, int seconds = 120) const;
   uint16_t port() const { return port_; }
 
  private:
