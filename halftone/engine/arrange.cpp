@@ -131,7 +131,9 @@ class Arranging {
       add_peaks(needs, chosen);
       streamed_ = some.count;
       if (some.count == all.count || chosen.peak <= plan_.available) return;
-      budget -= std::max<int64_t>(1, chosen.peak - plan_.available);
+      // Less than these take, so that others are tried.
+      budget =
+          std::min(budget, some.on_device()) - std::max<int64_t>(1, chosen.peak - plan_.available);
     }
   }
 
