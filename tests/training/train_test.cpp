@@ -77,17 +77,12 @@ class Train : public testing::TestWithParam<test::TinyModel> {
   Engine engine_;
   std::vector<TrainEvent> events_;
 };
-// Sanitizers take ten times as long, and find in one family what they would find in the next.
-std::vector<test::TinyModel> families() {
-  std::vector<test::TinyModel> all = test::tiny_models();
-  if (test::kSanitized) all.erase(all.begin(), all.end() - 1);
-  return all;
-}
-INSTANTIATE_TEST_SUITE_P(, Train, testing::ValuesIn(families()), [](const auto& tested) {
-  std::string name = tested.param.family;
-  std::erase_if(name, [](char c) { return std::isalnum(c) == 0; });
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(, Train, testing::ValuesIn(test::few_tiny_models()),
+                         [](const auto& tested) {
+                           std::string name = tested.param.family;
+                           std::erase_if(name, [](char c) { return std::isalnum(c) == 0; });
+                           return name;
+                         });
 
 TEST_P(Train, FromPicturesToAnAdapter) {
   test::write_file(dir_ / "data/alone.txt", "x");
