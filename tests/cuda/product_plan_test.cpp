@@ -62,7 +62,8 @@ TEST(ProductPlan, BlockScalesAreNativeOnBlackwellAndExactlyEmulatedBefore) {
       EXPECT_EQ(plan.b, Preparation::kDecode);
       EXPECT_EQ(plan.kind, GemmKind::kBf16);
       EXPECT_EQ(plan.alpha, format->global_scale);
-      EXPECT_TRUE(plan.per_item);  // few rows
+      EXPECT_TRUE(plan.as_alone);  // few rows
+      EXPECT_EQ(plan.per_item, format->global_scale);
       EXPECT_FALSE(plan.finish);
     }
   }
@@ -133,17 +134,17 @@ TEST(ProductPlan, WideWeightsAreRoundedForBf16Activations) {
 }
 
 // Then a row's bits do not depend on its batch.
-TEST(ProductPlan, FewRowsAndF32AreMultipliedItemByItem) {
+TEST(ProductPlan, FewRowsAndF32HaveTheAlgorithmOfOneItem) {
   MatMulArgs args = product(nullptr, nullptr);
-  EXPECT_TRUE(plan_product(args, 90).per_item);
+  EXPECT_TRUE(plan_product(args, 90).as_alone);
   args.a.shape = {8192, 512};
   args.y.shape = {8192, 384};
   args.rows_per_item = 4096;
-  EXPECT_FALSE(plan_product(args, 90).per_item);
+  EXPECT_FALSE(plan_product(args, 90).as_alone);
   args.a.dtype = DType::kF32;
-  EXPECT_FALSE(plan_product(args, 90).per_item);  // as products of BF16
+  EXPECT_FALSE(plan_product(args, 90).as_alone);  // as products of BF16
   args.b.dtype = DType::kF32;
-  EXPECT_TRUE(plan_product(args, 90).per_item);
+  EXPECT_TRUE(plan_product(args, 90).as_alone);
 }
 
 TEST(ProductPlan, ABiasOfAnotherTypeIsAddedAfterwards) {

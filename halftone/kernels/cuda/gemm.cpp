@@ -149,9 +149,45 @@ cublasStatus_t Gemms::launch(const Descriptors& d, const GemmPointers& p,
 void Gemms::run(const GemmProblem& problem, const GemmPointers& pointers, std::byte* workspace) {
   HT_ASSERT(problem.add == (pointers.addend != nullptr));
   if (problem.m == 0 || problem.n == 0) return;
+  if (problem.item_rows > 0 && problem.item_rows < problem.m) {
+    return run_items(problem, pointers, workspace);
+  }
   const Descriptors descriptors(problem, pointers);
   const cublasLtMatmulAlgo_t& chosen = algorithm(problem, descriptors, pointers, workspace);
   check(launch(descriptors, pointers, chosen, workspace), "cublasLtMatmul");
+}
+
+bool Gemms::runs(const Descriptors& d, const cublasLtMatmulAlgo_t& algorithm) const {
+  cublasLtMatmulHeuristicResult_t checked{};
+  const cublasStatus_t status = cublaslt().cublasLtMatmulAlgoCheck(
+      handle_, d.operation(), d.a(), d.b(), d.y(), d.y(), &algorithm, &checked);
+  return status == CUBLAS_STATUS_SUCCESS && checked.workspaceSize <= kWorkspaceBytes;
+}
+
+// All at once where the algorithm takes so many rows, otherwise one after the other.
+void Gemms::run_items(const GemmProblem& problem, GemmPointers at, std::byte* workspace) {
+  HT_ASSERT(problem.scales == GemmScales::kNone && !problem.transpose_a &&
+            problem.m % problem.item_rows == 0);
+  HT_ASSERT(problem.a_stride == 0 && problem.y_stride == 0);
+  GemmProblem one = problem;
+  one.m = problem.item_rows;
+  one.item_rows = 0;
+  const Descriptors alone(one, at);
+  const cublasLtMatmulAlgo_t& chosen = algorithm(one, alone, at, workspace);
+  const Descriptors all(problem, at);
+  if (runs(all, chosen)) {
+    return check(launch(all, at, chosen, workspace), "cublasLtMatmul");
+  }
+  const auto bytes = [](cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; };
+  const auto next = [](const void* data, int64_t size) {
+    return data == nullptr ? nullptr : static_cast<const std::byte*>(data) + size;
+  };
+  for (int64_t row = 0; row < problem.m; row += one.m) {
+    check(launch(alone, at, chosen, workspace), "cublasLtMatmul");
+    at.a = next(at.a, one.m * one.k * bytes(one.a_type));
+    at.addend = next(at.addend, one.m * one.n * bytes(one.y_type));
+    at.y = static_cast<std::byte*>(at.y) + one.m * one.n * bytes(one.y_type);
+  }
 }
 
 const cublasLtMatmulAlgo_t& Gemms::algorithm(const GemmProblem& problem,
@@ -194,10 +230,9 @@ cublasLtMatmulAlgo_t Gemms::measure_beside(const GemmProblem& problem, const Des
   return *chosen;
 }
 
-// The fastest candidate by its best of a few runs. Nothing can be measured while launches are
-// recorded, and nothing may be where every run is to be the same: then it is the heuristic's first.
-cublasLtMatmulAlgo_t Gemms::measure(const GemmProblem& problem, const Descriptors& d,
-                                    const GemmPointers& pointers, std::byte* workspace) {
+// What the heuristic proposes.
+std::vector<cublasLtMatmulAlgo_t> Gemms::proposed(const GemmProblem& problem,
+                                                  const Descriptors& d) const {
   cublasLtMatmulPreference_t preference = nullptr;
   HT_CUDA(cublaslt().cublasLtMatmulPreferenceCreate(&preference));
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -208,16 +243,47 @@ cublasLtMatmulAlgo_t Gemms::measure(const GemmProblem& problem, const Descriptor
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       uint32_t{may_split(problem) ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
                                   : CUBLASLT_REDUCTION_SCHEME_NONE});
-  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> candidates{};
+  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> found{};
   int count = 0;
   const cublasStatus_t status =
       cublaslt().cublasLtMatmulAlgoGetHeuristic(handle_, d.operation(), d.a(), d.b(), d.y(), d.y(),
-                                                preference, kCandidates, candidates.data(), &count);
+                                                preference, kCandidates, found.data(), &count);
   cublaslt().cublasLtMatmulPreferenceDestroy(preference);
-  if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
-    throw Error(ErrorCode::kUnsupported, "cuBLASLt", "no algorithm for the product {}: {}",
-                problem.key(), cublaslt().cublasLtGetStatusString(status));
+  std::vector<cublasLtMatmulAlgo_t> result;
+  for (int i = 0; i < count && status == CUBLAS_STATUS_SUCCESS; ++i) {
+    const cublasLtMatmulAlgo_t& algorithm = found[i].algo;
+    if (found[i].state == CUBLAS_STATUS_SUCCESS && sums_in_order(algorithm, may_split(problem))) {
+      result.push_back(algorithm);
+    }
   }
+  return result;
+}
+
+// For scales by row the heuristic knows one algorithm, and none for few rows of many columns with a
+// bias; those for scales by tensor run there too.
+std::vector<cublasLtMatmulAlgo_t> Gemms::candidates_of(const GemmProblem& problem,
+                                                       const Descriptors& d,
+                                                       const GemmPointers& pointers) const {
+  std::vector<cublasLtMatmulAlgo_t> candidates = proposed(problem, d);
+  if (problem.scales == GemmScales::kRows) {
+    GemmProblem by_tensor = problem;
+    by_tensor.scales = GemmScales::kScalar;
+    for (const auto& algorithm : proposed(by_tensor, Descriptors(by_tensor, pointers))) {
+      if (runs(d, algorithm)) candidates.push_back(algorithm);
+    }
+  }
+  if (candidates.empty()) {
+    throw Error(ErrorCode::kUnsupported, "cuBLASLt", "no algorithm for the product {}",
+                problem.key());
+  }
+  return candidates;
+}
+
+// The fastest candidate by its best of a few runs. Nothing can be measured while launches are
+// recorded, and nothing may be where every run is to be the same: then it is the heuristic's first.
+cublasLtMatmulAlgo_t Gemms::measure(const GemmProblem& problem, const Descriptors& d,
+                                    const GemmPointers& pointers, std::byte* workspace) {
+  const std::vector<cublasLtMatmulAlgo_t> candidates = candidates_of(problem, d, pointers);
   ++measured_;
   struct Timed {
     double seconds;
@@ -231,12 +297,7 @@ cublasLtMatmulAlgo_t Gemms::measure(const GemmProblem& problem, const Descriptor
     return context_.mark() / runs;
   };
   std::vector<Timed> timed;
-  for (int i = 0; i < count; ++i) {
-    const cublasLtMatmulAlgo_t& algorithm = candidates[i].algo;
-    if (candidates[i].state != CUBLAS_STATUS_SUCCESS ||
-        !sums_in_order(algorithm, may_split(problem))) {
-      continue;
-    }
+  for (const cublasLtMatmulAlgo_t& algorithm : candidates) {
     if (context_.recording() || context_.deterministic()) return algorithm;
     if (launch(d, pointers, algorithm, workspace) != CUBLAS_STATUS_SUCCESS) continue;
     timed.push_back({time(algorithm, 3), &algorithm});

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "halftone/kernels/cuda/context.h"
 #include "halftone/kernels/cuda/product_plan.h"
@@ -17,6 +18,9 @@ namespace halftone::cuda {
 struct GemmProblem {
   cudaDataType_t a_type = CUDA_R_16BF, b_type = CUDA_R_16BF, y_type = CUDA_R_16BF;
   int64_t m = 0, n = 0, k = 0;
+  // Where not 0, the product is by the algorithm for so many rows, of which m are a multiple: each
+  // row has the bits that it has there.
+  int64_t item_rows = 0;
   bool transpose_a = false, transpose_b = true;
   GemmScales scales = GemmScales::kNone;
   bool bias = false;   // in y's dtype
@@ -53,8 +57,15 @@ class Gemms {
 
  private:
   class Descriptors;
+  void run_items(const GemmProblem& problem, GemmPointers at, std::byte* workspace);
+  bool runs(const Descriptors& descriptors, const cublasLtMatmulAlgo_t& algorithm) const;
   const cublasLtMatmulAlgo_t& algorithm(const GemmProblem& problem, const Descriptors& descriptors,
                                         const GemmPointers& pointers, std::byte* workspace);
+  std::vector<cublasLtMatmulAlgo_t> proposed(const GemmProblem& problem,
+                                             const Descriptors& descriptors) const;
+  std::vector<cublasLtMatmulAlgo_t> candidates_of(const GemmProblem& problem,
+                                                  const Descriptors& descriptors,
+                                                  const GemmPointers& pointers) const;
   cublasLtMatmulAlgo_t measure_beside(const GemmProblem& problem, const Descriptors& descriptors,
                                       const GemmPointers& pointers, std::byte* workspace);
   cublasLtMatmulAlgo_t measure(const GemmProblem& problem, const Descriptors& descriptors,

@@ -105,7 +105,7 @@ ProductPlan plan_product(const MatMulArgs& args, int capability) {
   const bool a_along = args.how.transpose_a && spans(args.a, ScaleSpan::kRow);
   const bool b_along = !args.how.transpose_b && spans(args.b, ScaleSpan::kRow);
   constexpr int64_t kFewRows = 512;
-  plan.per_item = plan.per_item || (several_items && args.rows_per_item <= kFewRows);
+  plan.as_alone = several_items && args.rows_per_item <= kFewRows;
   if (capability >= 80 && !is_wide(args.a) && is_wide(args.b) && !a_along) {
     plan.b = Preparation::kRound;
     return plan;
@@ -116,7 +116,7 @@ ProductPlan plan_product(const MatMulArgs& args, int capability) {
     return plan;
   }
   if (is_wide(args.a) || is_wide(args.b) || capability < 80 || a_along || b_along) {
-    plan.per_item = plan.per_item || several_items;
+    plan.as_alone = several_items;
     plan.kind = GemmKind::kF32;
     if (args.a.format != nullptr || args.a.dtype != DType::kF32) plan.a = Preparation::kToFloat;
     if (args.b.format != nullptr || args.b.dtype != DType::kF32) plan.b = Preparation::kToFloat;

@@ -32,9 +32,10 @@ struct ProductPlan {
   Preparation a = Preparation::kAsStored, b = Preparation::kAsStored;
   GemmKind kind = GemmKind::kBf16;
   GemmScales scales = GemmScales::kNone;
-  // A product for each item of the batch: because it has a scale of its own, or because algorithms
-  // for few rows, and those for F32, sum in an order that depends on the number of rows.
-  bool per_item = false;
+  bool per_item = false;  // a product for each item of the batch, which has a scale of its own
+  // By the algorithm that one item alone has: those for few rows, and those for F32, sum in an
+  // order that depends on the number of rows.
+  bool as_alone = false;
   bool alpha = false;  // the result is multiplied by the product of global or tensor scales
   // The product goes to F32 first; scales of rows, the bias and rounding follow in a pass over it.
   bool finish = false;

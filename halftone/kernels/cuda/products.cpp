@@ -137,6 +137,7 @@ class Product {
     p.b_type = type(args_.b, plan_.b);
     p.y_type = plan_.finish || args_.y.dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF;
     p.m = args_.y.shape[0] / items();
+    if (plan_.as_alone) p.item_rows = args_.rows_per_item;
     p.n = args_.y.shape[1];
     p.k = args_.a.shape[args_.how.transpose_a ? 0 : 1];
     p.transpose_a = args_.how.transpose_a;
