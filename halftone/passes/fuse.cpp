@@ -95,10 +95,11 @@ class Fuser {
                                             [&](int node) { return group_of_[node] != group; });
   }
 
-  // Alone, but quantizing, which is the same as a chain of one; or on columns of something wider,
-  // which then need not be copied out.
+  // Alone, but quantizing, which is the same as a chain of one; a norm, whose bits are then those
+  // that it has among others; or on columns of something wider, which then need not be copied out.
   bool worth_it_alone(int node) const {
-    if (graph_.nodes()[node].op == Op::kQuantize) return true;
+    const Op op = graph_.nodes()[node].op;
+    if (op == Op::kQuantize || op == Op::kRmsNorm || op == Op::kLayerNorm) return true;
     const auto& inputs = graph_.nodes()[node].inputs;
     return std::any_of(inputs.begin(), inputs.end(),
                        [&](int id) { return columns_of(graph_, id).stride != 0; });

@@ -128,6 +128,31 @@ TEST_P(Fuse, PiecesOfAConcatAreOneChainWithWhatFollows) {
 }
 
 // Pieces that share an input, are needed elsewhere or are one value twice.
+// An adapter beside q parts it from k, whose norm it shared a chain with: a row without an adapter
+// is to keep its bits.
+TEST_P(Fuse, ANormAloneHasTheBitsThatItHasAmongOthers) {
+  const Tensor x = random_tensor({2, 32, 64}, 1, GetParam()), w = random_tensor({16}, 2);
+  const auto normed = [&](bool layer, bool others) {
+    auto graph = std::make_shared<Graph>();
+    const Value both = graph->input("x", {x.shape(), x.dtype(), {}});
+    const Value weight = graph->input("w", {w.shape(), w.dtype(), {}});
+    const auto norm = [&](int64_t begin) {
+      const Value half = reshape(slice(both, 2, begin, begin + 32), {2, 32, 2, 16});
+      return layer ? layer_norm(half, 1e-6f) : rms_norm(half, weight, 1e-6f);
+    };
+    // Alone, on columns that were copied out.
+    Value q = reshape(slice(both, 2, 0, 32), {2, 32, 2, 16});
+    if (!others) graph->output("q", q);
+    graph->output("y", others  ? norm(0)
+                       : layer ? layer_norm(q, 1e-6f)
+                               : rms_norm(q, weight, 1e-6f));
+    if (others) graph->output("k", norm(32));
+    return floats(
+        test::tested_program(test::tested_compile(*graph), {}).run({{"x", x}, {"w", w}}).at("y"));
+  };
+  for (const bool layer : {false, true}) EXPECT_EQ(normed(layer, false), normed(layer, true));
+}
+
 TEST_P(Fuse, PiecesThatCannotBePartOfAChainStayOutside) {
   const Value x = input("x", {2, 21, 64}), y = input("y", {2, 21, 32});
   const Value needed = tanh(y);
