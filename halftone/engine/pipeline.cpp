@@ -197,13 +197,9 @@ Tensor Pipeline::place(const Tensor& tensor) const {
 }
 
 Tensor Pipeline::fetch(const Tensor& tensor) const {
+  if (tensor.device() == Device{}) return tensor.clone();
   Tensor copy = Tensor::empty(tensor.dtype(), tensor.shape());
-  DeviceContext* device = model_->options().stream.device;
-  if (device != nullptr) {
-    device->download(copy.mutable_bytes(), tensor.address());
-  } else {
-    std::copy(tensor.bytes().begin(), tensor.bytes().end(), copy.mutable_bytes().begin());
-  }
+  model_->options().stream.device->download(copy.mutable_bytes(), tensor.address());
   return copy;
 }
 

@@ -10,6 +10,7 @@ namespace halftone::cuda {
 
 inline void check(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
+  cudaGetLastError();  // told once: the next launch that is checked did nothing wrong
   const auto code =
       status == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kUnsupported;
   throw Error(code, "CUDA", "{} failed: {} ({})", call, cudaGetErrorString(status),
