@@ -101,7 +101,11 @@ PhaseMemory plan_generate_phases(Pipeline& pipeline, const GenerateRequest& requ
 
 GeneratedPicture finish_picture(Stepper& stepper, const Job& job, int index,
                                 GenerateSeconds& seconds) {
-  GeneratedPicture picture{index, stepper.latents(job), {}, {job.reused(0), job.reused(1)}};
+  GeneratedPicture picture{index, {}, {}, {job.reused(0), job.reused(1)}};
+  {
+    const Stopwatch watch(seconds.denoise);  // a device may still be at work on the steps
+    picture.latents = stepper.latents(job);
+  }
   check_finite(picture.latents, "latents", suspects(job.request().adapters));
   const Stopwatch watch(seconds.decode);
   const Tensor image = stepper.picture(job);
