@@ -369,6 +369,8 @@ class TrainRun {
 
   void loop() {
     const auto start = Clock::now();
+    // What was tried and encoded before is no part of the plan.
+    if (loaded_.context != nullptr) loaded_.context->forget_most_held();
     TrainCourse course(options_, loaded_, *trainer_, result_, listener_);
     try {
       // What a run that goes on was interrupted in is made up for.
