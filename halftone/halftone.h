@@ -41,6 +41,7 @@ struct ModelOptions {
   std::string path = "";  // empty: the model that is installed with Halftone
   std::string base = "";
   std::string precision = "auto", device = "auto", compile = "auto";
+  std::string text_precision = "auto";  // of the text encoders' weights
   int threads = 0;
   bool strict = false;
   double threshold = 0.99;
@@ -70,6 +71,10 @@ struct Request {  // from Model::request
   std::string scheduler = "";                            // empty: the model's own
   std::vector<std::pair<Adapter, float>> adapters = {};  // with strengths
   int64_t max_memory = 0;
+  float true_cfg = 0;            // where the network reads `guidance` itself; 0: none
+  float cache = 0;               // how much tokens may change before blocks run again
+  std::string skip_layers = "";  // "7,8,9"
+  float skip_layer_scale = 0;    // 0: the usual
 };
 
 // Called between steps and, on the CPU, several times a second: true goes on, false ends the run

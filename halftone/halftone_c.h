@@ -78,6 +78,7 @@ typedef struct halftone_model_options {
   int32_t threads;        // of the CPU, for each run; 0: all
   int32_t strict;         // not 0: a fallback is an error
   double threshold;       // of a certificate's velocity cosine, for "auto"
+  const char* text_precision;  // of the text encoders' weights: "auto", "fp8", "mxfp8", ...
 } halftone_model_options;
 HALFTONE_API halftone_status halftone_model_options_init(halftone_model_options* options,
                                                          size_t size);
@@ -139,6 +140,11 @@ typedef struct halftone_request {
   int64_t max_memory;                       // bytes that may be planned; 0: what is free
   halftone_progress_fn progress;            // NULL: none
   void* user;                               // what it is given
+  float true_cfg;  // guidance of families whose networks read `guidance` themselves; 0: none
+  float cache;     // how much tokens may change before blocks run again; 0: they always do
+  const char*
+      skip_layers;  // "7,8,9": blocks that guidance leads away from being without; NULL: none
+  float skip_layer_scale;  // how strongly; 0: the usual
 } halftone_request;
 HALFTONE_API halftone_status halftone_request_init(const halftone_model* model,
                                                    halftone_request* request, size_t size);

@@ -49,6 +49,10 @@ class RequestInC {
     in_c.adapters = adapters_.data();
     in_c.strengths = strengths_.data();
     in_c.max_memory = from.max_memory;
+    in_c.true_cfg = from.true_cfg;
+    in_c.cache = from.cache;
+    if (!from.skip_layers.empty()) in_c.skip_layers = text_in_c(from.skip_layers, "skip_layers");
+    in_c.skip_layer_scale = from.skip_layer_scale;
   }
   RequestInC(const RequestInC&) = delete;
   RequestInC& operator=(const RequestInC&) = delete;
@@ -179,6 +183,7 @@ inline Model Engine::load(const ModelOptions& options) const {
   asked.precision = detail::text_in_c(options.precision, "precision");
   asked.device = detail::text_in_c(options.device, "device");
   asked.compile = detail::text_in_c(options.compile, "compile");
+  asked.text_precision = detail::text_in_c(options.text_precision, "text_precision");
   asked.threads = options.threads;
   asked.strict = options.strict ? 1 : 0;
   asked.threshold = options.threshold;

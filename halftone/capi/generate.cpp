@@ -70,6 +70,11 @@ GenerateRequest request_of(const SharedModel& model, const halftone_request& ask
   request.count = asked.count;
   request.batch = asked.batch;
   request.adapters = adapters_of(model, asked);
+  request.true_cfg = asked.true_cfg;
+  request.cache = asked.cache;
+  if (asked.skip_layers != nullptr)
+    request.skip.layers = parse_layers(asked.skip_layers, "skip_layers");
+  if (asked.skip_layer_scale != 0) request.skip.scale = asked.skip_layer_scale;
   check(request, loaded.sampling);
   if (asked.max_memory < 0) {
     throw Error(ErrorCode::kUsage, "max_memory", "{} bytes are less than none", asked.max_memory);

@@ -25,7 +25,8 @@ constexpr halftone_model_options kDefaults = {sizeof(halftone_model_options),
                                               "auto",
                                               /*threads=*/0,
                                               /*strict=*/0,
-                                              /*threshold=*/0.99};
+                                              /*threshold=*/0.99,
+                                              /*text_precision=*/nullptr};
 
 ModelSpec spec_of(const halftone_model_options& options) {
   ModelSpec spec;
@@ -35,6 +36,7 @@ ModelSpec spec_of(const halftone_model_options& options) {
   if (options.precision != nullptr) spec.precision = options.precision;
   if (options.device != nullptr) spec.device = options.device;
   if (options.compile != nullptr) spec.compile = options.compile;
+  if (options.text_precision != nullptr) spec.text_precision = options.text_precision;
   spec.threads = options.threads;
   spec.strict = options.strict != 0;
   spec.threshold = options.threshold;

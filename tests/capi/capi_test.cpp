@@ -177,6 +177,45 @@ TEST_F(CApi, NullsAreErrors) {
   halftone_result_free(nullptr);
 }
 
+TEST_F(CApi, CacheAndTextPrecisionAreTheEngines) {
+  halftone_request asked = small_request();
+  asked.steps = 6;
+  const std::vector<float> exact = draw(asked);
+  asked.cache = 0.5f;
+  Engine engine;
+  LoadedModel loaded = engine.load({.path = kModel, .device = "cpu", .threads = 1});
+  GenerateRequest request = loaded.request("a red apple");
+  request.width = request.height = 64;
+  request.steps = 6;
+  request.seed = 7;
+  const auto expected = [&] {
+    const Tensor image = generate(*loaded.pipeline, request, [](const Progress&) {}).images[0];
+    const auto values = image.as<float>();
+    return std::vector<float>(values.begin(), values.end());
+  };
+  EXPECT_EQ(expected(), exact);
+  request.cache = 0.5f;
+  EXPECT_EQ(draw(asked), expected());
+  EXPECT_NE(draw(asked), exact);
+
+  halftone_model_options options = usual_options();
+  options.text_precision = "nvfp4";
+  halftone_model* model = nullptr;
+  ASSERT_EQ(halftone_model_load(engine_, &options, &model), HALFTONE_OK) << halftone_last_error();
+  asked.cache = 0;
+  halftone_result* result = nullptr;
+  ASSERT_EQ(halftone_generate(model, &asked, &result), HALFTONE_OK) << halftone_last_error();
+  loaded = engine.load({.path = kModel, .device = "cpu", .text_precision = "nvfp4", .threads = 1});
+  request.cache = 0;
+  EXPECT_EQ(pixels_of(result), expected());
+  EXPECT_NE(pixels_of(result), exact);
+  halftone_result_free(result);
+  halftone_model_free(model);
+  options.text_precision = "fp7";
+  EXPECT_EQ(halftone_model_load(engine_, &options, &model), HALFTONE_USAGE);
+  EXPECT_THAT(halftone_last_error(), HasSubstr("text_precision"));
+}
+
 TEST_F(CApi, StructsOfOtherAges) {
   // Of a newer program: unknown fields are fine while they are zero.
   struct Newer {
@@ -262,6 +301,10 @@ TEST_F(CApi, WrongRequestsAreErrorsThatNameTheField) {
   refused([](auto& r) { r.batch = 0; }, HALFTONE_USAGE, "batch");
   refused([](auto& r) { r.batch = 65; }, HALFTONE_USAGE, "batch");  // also for one picture
   refused([](auto& r) { r.negative = "blur"; }, HALFTONE_USAGE, "negative");
+  refused([](auto& r) { r.cache = std::nanf(""); }, HALFTONE_USAGE, "cache");
+  refused([](auto& r) { r.true_cfg = 2; }, HALFTONE_USAGE, "true_cfg");  // not of this family
+  refused([](auto& r) { r.skip_layers = "1,x"; }, HALFTONE_USAGE, "skip_layers");
+  refused([](auto& r) { r.skip_layers = "1"; }, HALFTONE_USAGE, "skip_layers");  // nor these
   refused([](auto& r) { r.max_memory = -1; }, HALFTONE_USAGE, "max_memory");
   refused([](auto& r) { r.max_memory = 1; }, HALFTONE_OUT_OF_MEMORY, "max-memory");
   refused([](auto& r) { r.scheduler = "best"; }, HALFTONE_INVALID_INPUT, "scheduler");
