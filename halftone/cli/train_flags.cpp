@@ -296,6 +296,14 @@ void add_keeping_options(CLI::App& command, TrainFlags& o) {
 
 void add_train_options(CLI::App& command, TrainFlags& o) {
   add_base_options(command, o.model);
+  command
+      .add_option(
+          "--stream-blocks", o.model.stream_blocks,
+          "With lora: blocks of the base that stay in the CPU's memory and are copied to the "
+          "GPU in every step, forward and backward, each while others compute: off (auto "
+          "is the same here), all or a number")
+      ->capture_default_str()
+      ->type_name("N");
   add_run_options(command, o);
   add_adapter_options(command, o);
   add_data_options(command, o);
@@ -312,7 +320,8 @@ void check_train_mode(const CLI::App& command, TrainFlags& o) {
     refuse_given(command, {"--weights", "--weight-gradient"}, "is for --mode full or qat");
     return;
   }
-  refuse_given(command, {"--rank", "--alpha", "--naming", "--dropout"}, "is for --mode lora");
+  refuse_given(command, {"--rank", "--alpha", "--naming", "--dropout", "--stream-blocks"},
+               "is for --mode lora");
   if (command.count("--lr") == 0) {
     o.train.rules.optimizer.learning_rate = usual_learning_rate(TrainMode::kFull);
   }
