@@ -163,6 +163,8 @@ void choose_cache(const GenerateOptions& options, const Context& context, Genera
   bar.clear();
   request.cache = choice.threshold;
   outcome.cache_told = told(choice, how);
+  if (request.true_cfg > 1) outcome.cache_told += "; measured without --true-cfg";
+  if (!request.skip.layers.empty()) outcome.cache_told += "; measured without --skip-layers";
 }
 
 void run_generate(GenerateOptions options, const Context& context) {
