@@ -18,7 +18,8 @@ PREFIX ?= /usr/local
 
 build:
 	@tools/setup build
-	cmake --preset $(PRESET) --log-level=WARNING -DHALFTONE_TESTS=OFF -DHALFTONE_BENCH=OFF $(ARCHITECTURES) -B build/program
+	cmake --preset $(PRESET) --log-level=WARNING -DHALFTONE_TESTS=OFF -DHALFTONE_BENCH=OFF \
+	  -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8 $(ARCHITECTURES) -B build/program
 	cmake --build build/program -j $(JOBS)
 	@ln -sfn program/bin/halftone build/halftone
 	@echo "built build/halftone"

@@ -33,8 +33,13 @@ std::string cache_file(const std::string& kind, const std::string& head) {
 // A file holds the head, a zero, and what is kept.
 std::string read_cache_file(const std::string& file, const std::string& head) {
   if (file.empty()) return "";
-  std::ifstream in(file, std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  std::string bytes;
+  try {
+    std::ifstream in(file, std::ios::binary);
+    bytes.assign(std::istreambuf_iterator<char>(in), {});
+  } catch (const std::ios_base::failure&) {  // a folder, say: as if it were not there
+    return "";
+  }
   const bool same =
       bytes.size() > head.size() + 1 && bytes.starts_with(head) && bytes[head.size()] == '\0';
   return same ? bytes.substr(head.size() + 1) : "";

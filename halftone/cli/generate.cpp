@@ -152,10 +152,21 @@ void choose_cache(const GenerateOptions& options, const Context& context, Genera
   how.guidance = request.guidance;
   how.scheduler = request.scheduler.value_or(loaded.sampling.scheduler);
   how.least_ssim = options.cache_ssim;
-  std::string what =
-      fmt::format("{} {} {}", outcome.hash, loaded.precision.used, loaded.device_info.name);
+  std::string what = fmt::format("{} {} {} {}", outcome.hash, loaded.precision.used,
+                                 loaded.text_precision.used, loaded.device_info.name);
   for (const AdapterChoice& choice : loaded.adapters) {
     what += fmt::format(" {}:{}", choice.adapter->lora().report().hash, choice.strength);
+  }
+  // Prompts and pictures take turns there, four of them.
+  const int64_t needed = (outcome.kept.choice.chosen.turns ? outcome.kept.choice.resident.peak
+                                                           : outcome.planned.peak()) +
+                         cache_choice_bytes(how, loaded.model->latent_shape(how.width, how.height));
+  if (outcome.kept.choice.chosen.turns || needed > outcome.kept.available) {
+    how.not_measured = fmt::format(
+        "measuring one takes {}, and {} are {}; a number, such as "
+        "--cache 0.05, needs no measuring",
+        human_bytes(needed), human_bytes(outcome.kept.available),
+        outcome.kept.limited ? "allowed" : "free");
   }
   ProgressBar bar("choosing", context, options.json, ProgressBar::Unit::kSteps);
   const CacheChoice choice = halftone::choose_cache(
@@ -300,6 +311,7 @@ void add_generate(CLI::App& app, const Context& context) {
           "way are guided away from a prediction without them, too (Stable Diffusion 3)")
       ->type_name("N,N");
   command->add_option("--skip-layer-scale", o->skip_layer_scale, "How strongly")
+      ->needs("--skip-layers")
       ->capture_default_str()
       ->type_name("G")
       ->check(finite_number(0, 100));

@@ -189,6 +189,7 @@ void add_quantize_model(CLI::App& command, QuantizeModelFlags& o) {
       ->check(CLI::IsMember({"off", "on", "auto"}))
       ->group(group);
   command.add_option("--recipe", o.recipe, "Formats as this file has them, and not by --format")
+      ->excludes("--split-inputs")
       ->type_name("FILE.toml")
       ->group(group);
   command.add_option("--dialect", o.dialect, "Whose layout to write")

@@ -188,6 +188,27 @@ void find_part(const Family::PartOfFile& part, const Checkpoint& file, ModelFile
   files.in_file.emplace(part.folder, *within);
 }
 
+// An encoder under another name would be left out without a word: by "text_encoders.NAME.", beside
+// whose "transformer." tools keep a scale that nothing here reads.
+void check_encoders(const Family& family, const Checkpoint& file) {
+  constexpr std::string_view kEncoders = "text_encoders.";
+  const auto name_of_encoder = [&](std::string_view name) {
+    return name.substr(0, name.find('.', kEncoders.size()) + 1);
+  };
+  for (const Checkpoint::Item& item : file.items()) {
+    const std::string_view name = item.entry->name;
+    if (!name.starts_with(kEncoders)) continue;
+    const bool known = std::ranges::any_of(family.parts_of_file, [&](const auto& part) {
+      return std::ranges::any_of(part.within, [&](std::string_view within) {
+        return name_of_encoder(within) == name_of_encoder(name);
+      });
+    });
+    if (known) continue;
+    throw Error(ErrorCode::kInvalidInput, file.path().string(), "'{}' is of no encoder of {}",
+                printable(name), family.title);
+  }
+}
+
 }  // namespace
 
 std::span<const Family> families() {
@@ -219,6 +240,7 @@ FoundModel find_model(const fs::path& path, const fs::path& base) {
     }
   }
   ModelFiles files{base, path};
+  if (!family.parts_of_file.empty()) check_encoders(family, file);
   for (const Family::PartOfFile& part : family.parts_of_file) find_part(part, file, files);
   return {&family, std::move(files)};
 }

@@ -30,12 +30,15 @@ std::string head_of(const std::string& what, const CacheChoiceOptions& o,
   return head;
 }
 
-std::optional<CacheChoice> remembered(const std::string& file, const std::string& head) {
+std::optional<CacheChoice> remembered(const std::string& file, const std::string& head,
+                                      double least_ssim) {
   CacheChoice choice;
   const std::string text = read_cache_file(file, head);
   if (std::sscanf(text.c_str(), "%f %lf %lf", &choice.threshold, &choice.ssim,
                   &choice.reused_share) != 3 ||
-      !(choice.threshold >= 0 && choice.threshold <= 1)) {
+      !(choice.threshold >= 0 && choice.threshold <= 1) ||
+      !(choice.ssim >= least_ssim && choice.ssim <= 1) ||
+      !(choice.reused_share >= 0 && choice.reused_share <= 1)) {
     return {};
   }
   choice.remembered = true;
@@ -43,6 +46,14 @@ std::optional<CacheChoice> remembered(const std::string& file, const std::string
 }
 
 }  // namespace
+
+int64_t cache_choice_bytes(const CacheChoiceOptions& options, const Shape& latents) {
+  constexpr int64_t kOfOneComparison = 16;  // pictures, in float: SSIM smooths squares and products
+  const int64_t picture = 3 * options.width * options.height * 4;
+  const auto count = static_cast<int64_t>(kPictures);
+  return (count + kOfOneComparison) * picture +
+         count * (2 * options.steps + 1) * latents.numel() * 4;
+}
 
 CacheChoice choose_cache(Pipeline& model, const std::string& what,
                          const CacheChoiceOptions& options, const ProgressFn& progress) {
@@ -59,7 +70,16 @@ CacheChoice choose_cache(Pipeline& model, const std::string& what,
   const std::string head =
       head_of(what, options, schedule_for(model.model(), options.scheduler, how.steps, latents));
   const std::string file = cache_file("step-cache", head);
-  if (const auto known = remembered(file, head)) return *known;
+  if (const auto known = remembered(file, head, options.least_ssim)) return *known;
+
+  CacheChoice choice;
+  constexpr int kFewestSteps = 3;  // the first and the last are always computed
+  if (options.steps < kFewestSteps) {
+    choice.why_none = "the first and the last step are always computed";
+  } else {
+    choice.why_none = options.not_measured;
+  }
+  if (!choice.why_none.empty()) return choice;
 
   // A bisection over the thresholds: what is more than halves the runs of trying them in turn.
   const auto count = static_cast<int64_t>(std::size(kThresholds));
@@ -70,7 +90,6 @@ CacheChoice choose_cache(Pipeline& model, const std::string& what,
     progress({"choosing a step cache", before + p.done, total});
   };
   const ReferenceRun reference = run_reference(model, options.scheduler, how, counted);
-  CacheChoice choice;
   int64_t holds = -1, fails = count;
   while (fails - holds > 1) {
     before += reference_predictions(how);
@@ -86,6 +105,7 @@ CacheChoice choose_cache(Pipeline& model, const std::string& what,
       fails = middle;
     }
   }
+  if (choice.reused_share <= 0) choice = {};  // it would change nothing
   write_cache_file(
       file, head,
       fmt::format("{:.9g} {:.9g} {:.9g}", choice.threshold, choice.ssim, choice.reused_share));
@@ -93,9 +113,11 @@ CacheChoice choose_cache(Pipeline& model, const std::string& what,
 }
 
 std::string told(const CacheChoice& choice, const CacheChoiceOptions& options) {
+  if (!choice.why_none.empty()) return "no step cache: " + choice.why_none;
   if (choice.threshold <= 0) {
-    return fmt::format("no step cache: none keeps SSIM at {:g} on calibration prompts",
-                       options.least_ssim);
+    return fmt::format(
+        "no step cache: none that keeps SSIM at {:g} reuses a step on calibration prompts",
+        options.least_ssim);
   }
   return fmt::format(
       "step cache {:g}: SSIM at least {:.3f} and {:.0f}% of the steps reused on calibration "

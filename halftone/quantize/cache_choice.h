@@ -15,6 +15,7 @@ struct CacheChoiceOptions {
   float guidance = 0;
   SchedulerConfig scheduler;
   double least_ssim = 0.95;  // of every picture against the one made without a cache
+  std::string not_measured;  // why it may not be measured now, only remembered; empty: it may
 };
 
 struct CacheChoice {
@@ -22,7 +23,11 @@ struct CacheChoice {
   double ssim = 1;          // the worst at that threshold
   double reused_share = 0;  // of steps, on average
   bool remembered = false;  // from an earlier run
+  std::string why_none;     // where nothing was measured
 };
+
+// Beside a run: the pictures that are compared, and what comparing them takes.
+int64_t cache_choice_bytes(const CacheChoiceOptions& options, const Shape& latents);
 
 // With prompts that calibration uses, a picture each. What comes out is kept in the user's cache
 // folder (base/cache_files.h) and found there for the same model, precision, device, size and

@@ -44,6 +44,7 @@ class ModelQuantizer {
     if (!options_.recipe) check_selects(base_recipe());
     choose_cuts();
     check_selects(base_recipe());
+    check_rules();
     if (options_.budget) {
       check_budget(*original_.model, base_recipe(), candidates(), *options_.budget);
     }
@@ -263,6 +264,20 @@ class ModelQuantizer {
                   : !options_.include.empty() ? "include"
                                               : original_.path,
                   "{}", error.message());
+    }
+  }
+
+  // A rule for a linear that is not there, or that is in parts by now, would do nothing.
+  void check_rules() const {
+    if (!options_.recipe) return;
+    const std::vector<LinearInfo> linears = original_.model->linears();
+    for (const QuantizeRecipe::Rule& rule : options_.recipe->recipe.rules) {
+      const bool known = std::ranges::any_of(
+          linears, [&](const LinearInfo& of) { return glob_match(rule.pattern, of.weight); });
+      if (known) continue;
+      throw Error(ErrorCode::kInvalidInput, options_.recipe_name,
+                  "[[layer]] '{}' matches no linear{}", printable(rule.pattern),
+                  result_.cuts.empty() ? "" : " (one that is cut is named by its parts)");
     }
   }
 

@@ -63,6 +63,11 @@ TEST_F(Cli, WrongUsageIsOneLineAndExitCode2) {
     expect_one_line(run({"quantize", "x", "-o", "y", "--format", "fp8", flag}), 2,
                     flag.substr(0, flag.find('=')) + ": needs --model");
   }
+  expect_one_line(
+      run({"quantize", "--model", "x", "-o", "y", "--recipe", "r.toml", "--split-inputs", "off"}),
+      2, "--split-inputs excludes --recipe");
+  expect_one_line(run({"generate", "a cat", "--skip-layer-scale", "3"}), 2,
+                  "--skip-layer-scale requires --skip-layers");
   expect_one_line(run({"quantize", "x", "-o", "y", "--format", "fp3"}), 2, "fp3");
   expect_one_line(run({"quantize", "x", "-o", "y", "--format", "fp8", "--threads", "0"}), 2,
                   "--threads");

@@ -332,6 +332,11 @@ TEST_P(WholeFile, StrayTensorsAreNamedWhereverTheyAre) {
     write(more);
     EXPECT_THAT(error(), HasSubstr("1 unexpected: '" + stray + "'"));
   }
+  // An encoder under another name is not left out without a word.
+  Tensors more = all;
+  more.emplace_back("text_encoders.t5xx.transformer.stray", Tensor::zeros(DType::kF32, {1}));
+  write(more);
+  EXPECT_THAT(error(), HasSubstr("'text_encoders.t5xx.transformer.stray' is of no encoder of"));
 }
 
 // One tensor at a time of another shape: an Error, and no crash.

@@ -216,6 +216,13 @@ TEST_P(QuantizeEveryFamily, InputsAreSplitWhereTheFamilyPutsValuesSideBySide) {
     EXPECT_EQ(options_.recipe->cuts, result.cuts);
     quantize("again-" + name);
     EXPECT_EQ(latents("again-" + name, "stored"), stored);
+    // A rule that would do nothing: for the whole of what is in parts, or for nothing at all.
+    for (const std::string& wrong : {can.begin()->first, std::string("nonsense")}) {
+      options_.recipe->recipe.rules.push_back({wrong, formats::mxfp8, true});
+      EXPECT_THAT(test::error_of([&] { quantize("wrong-" + name); }),
+                  HasSubstr(fmt::format("[[layer]] '{}' matches no linear", wrong)));
+      options_.recipe->recipe.rules.pop_back();
+    }
     options_.dialect = Dialect::kComfyUI;
     EXPECT_THAT(test::error_of([&] { quantize("comfy"); }),
                 HasSubstr("weights in two parts cannot be written for comfyui"));
