@@ -41,6 +41,16 @@ float strength_of_two(const JobRequest& request, const Sampling& sampling) {
   return sampling.embedded_guidance ? request.true_cfg : request.guidance;
 }
 
+Told told_by(const JobRequest& request) {
+  const OriginalPicture& original = request.original;
+  PictureSizes sizes = PictureSizes::of(request.width, request.height);
+  if (original.width > 0) sizes.original_width = original.width;
+  if (original.height > 0) sizes.original_height = original.height;
+  sizes.left = original.left;
+  sizes.top = original.top;
+  return {request.guidance, sizes};
+}
+
 Job Stepper::start(const JobRequest& request) {
   const Model& model = pipeline_.model();
   const Sampling& sampling = model.sampling();
@@ -56,9 +66,10 @@ Job Stepper::start(const JobRequest& request) {
   }
   check_prompts(request, model.parts());
   check_skip_layers(request, model.parts());
+  check_original(request, model.parts());
   job.guided_ = takes_two(request, sampling);
   job.strength_ = strength_of_two(request, sampling);
-  const Told told = {request.guidance, PictureSizes::of(request.width, request.height)};
+  const Told told = told_by(request);
   job.positive_ = pipeline_.encode(request.prompt, told);
   if (job.guided_) job.negative_ = pipeline_.encode_negative(request.negative, told);
   for (const Condition* condition : {&job.positive_, &job.negative_}) {
