@@ -83,8 +83,10 @@ def run(name, case, clip_l, clip_g):
     last = case["steps"] - 1
     out = {f"latents.{last}": out[f"latents.{last}"]}
     out |= dict(image=image * 2 - 1)
-    if name in ("base", "sizes", "v"):  # the others' are the same
-        out |= dict(states=states[0], pooled=pooled[0], negative=negative[0], negative_pooled=negative_pooled[0])
+    if name == "base":  # the others' are the same
+        out |= dict(states=states[0], pooled=pooled[0])
+    if name in ("base", "v"):
+        out |= dict(negative=negative[0], negative_pooled=negative_pooled[0])
     print(name, {k: tuple(v.shape) for k, v in out.items()}, pipe.scheduler.timesteps.tolist())
     described = {k: v for k, v in case.items() if k != "scheduler"} | dict(files=common.configs(pipe))
     # JSON has no infinities, which DPM-Solver++ writes.

@@ -24,11 +24,11 @@ SIZES = [[64, 96, 0, 0, 64, 96], [1024, 768, 16, 240, 512, 1280]]
 # several layers; dimensions that the low-precision kernels take.
 CASES = {
     "small": dict(config=SMALL, size=(8, 12), channels=4, text=7, joint=24, pooled=20, sigmas=[0.25, 0.9], sizes=SIZES),
-    "levels": dict(config=dict(SMALL, layers_per_block=2, block_out_channels=(16, 16, 32), cross_attention_dim=16,
+    "levels": dict(config=dict(SMALL, layers_per_block=2, block_out_channels=(8, 8, 16), cross_attention_dim=12,
                                down_block_types=("CrossAttnDownBlock2D", "DownBlock2D", "CrossAttnDownBlock2D"),
                                up_block_types=("UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
-                               transformer_layers_per_block=(2, 1, 1), attention_head_dim=(1, 4, 2)),
-                   size=(8, 4), channels=4, text=5, joint=16, pooled=20, sigmas=[0.001, 0.999], sizes=SIZES),
+                               transformer_layers_per_block=1, attention_head_dim=(1, 4, 2)),
+                   size=(8, 4), channels=4, text=5, joint=12, pooled=20, sigmas=[0.001, 0.999], sizes=SIZES),
     "aligned": dict(config=dict(SMALL, cross_attention_dim=32, projection_class_embeddings_input_dim=6 * 8 + 16),
                     size=(8, 12), channels=4, text=16, joint=32, pooled=16, sigmas=[0.4, 0.97], sizes=SIZES),
 }
