@@ -20,11 +20,11 @@ from safetensors.torch import save_file
 
 from procedural import fill, uniform
 
-# Levels as SDXL has them, and transformers of several layers in the lowest.
+# Levels as SDXL has them.
 UNET = dict(sample_size=8, in_channels=4, out_channels=4, layers_per_block=1, block_out_channels=(16, 16, 32),
             down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
             up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"), cross_attention_dim=40,
-            transformer_layers_per_block=(1, 1, 2), attention_head_dim=(1, 2, 4), use_linear_projection=True,
+            transformer_layers_per_block=1, attention_head_dim=(1, 2, 4), use_linear_projection=True,
             addition_embed_type="text_time", addition_time_embed_dim=8,
             projection_class_embeddings_input_dim=6 * 8 + 24, norm_num_groups=8)
 VAE = dict(common.VAE, use_quant_conv=True, use_post_quant_conv=True, scaling_factor=0.13025, shift_factor=None)

@@ -76,10 +76,11 @@ class UnetBuilder {
   }
 
   Value resnet(const Scope& s, Value x, int64_t out) {
+    // Outside of the region: those of all ResNets read the same, and can be one product.
+    const Value moved = cast(linear(s["time_emb_proj"], condition_, out), options_.activations);
     const auto region =
         root_.graph().region(fmt::format("resnet {}-{}", x.dim(1), out), s.name());
     Value y = conv3x3(s["conv1"], silu(group_norm(s["norm1"], x, c_.norm_eps)), out);
-    const Value moved = cast(linear(s["time_emb_proj"], condition_, out), options_.activations);
     y = y + reshape(moved, {y.dim(0), out, 1, 1});
     y = conv3x3(s["conv2"], silu(group_norm(s["norm2"], y, c_.norm_eps)), out);
     if (x.dim(1) != out) x = conv(s["conv_shortcut"], x, out, 1, {});
