@@ -147,6 +147,24 @@ TEST_F(SdxlFile, GivesTheSameBitsAsTheFolder) {
   EXPECT_EQ(floats(found.images[0]), floats(expected.images[0]));
 }
 
+// As diffusers has it with force_zeros_for_empty_prompt, and the fixture's script has seen.
+TEST_F(SdxlFile, NoNegativePromptIsZeros) {
+  const auto pipeline = test::load_pipeline(folder_, test::tested_options());
+  const Condition none = pipeline->encode_negative("", {1, PictureSizes::of(16, 24)});
+  const Condition empty = pipeline->encode("", Told{1, PictureSizes::of(16, 24)});
+  ASSERT_EQ(none.size(), empty.size());
+  for (const auto& [name, tensor] : empty) {
+    ASSERT_EQ(none.at(name).shape(), tensor.shape()) << name;
+    const auto values = floats(none.at(name));
+    if (name == kSizesOfCondition) {
+      EXPECT_THAT(values, testing::ElementsAre(24, 16, 0, 0, 24, 16));
+      continue;
+    }
+    EXPECT_THAT(values, testing::Each(0.0f)) << name;
+    EXPECT_GT(test::relative_error(floats(tensor), values), 0.1) << name;
+  }
+}
+
 TEST_F(SdxlFile, SaysWhatItPredicts) {
   SdxlTensors tensors = whole();
   write(tensors);

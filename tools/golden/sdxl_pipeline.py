@@ -21,12 +21,12 @@ from safetensors.torch import save_file
 from procedural import fill, uniform
 
 # Levels as SDXL has them.
-UNET = dict(sample_size=8, in_channels=4, out_channels=4, layers_per_block=1, block_out_channels=(16, 16, 32),
+UNET = dict(sample_size=8, in_channels=4, out_channels=4, layers_per_block=1, block_out_channels=(16, 32, 32),
             down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
-            up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"), cross_attention_dim=40,
+            up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"), cross_attention_dim=64,
             transformer_layers_per_block=1, attention_head_dim=(1, 2, 4), use_linear_projection=True,
             addition_embed_type="text_time", addition_time_embed_dim=8,
-            projection_class_embeddings_input_dim=6 * 8 + 24, norm_num_groups=8)
+            projection_class_embeddings_input_dim=6 * 8 + 32, norm_num_groups=8)
 VAE = dict(common.VAE, use_quant_conv=True, use_post_quant_conv=True, scaling_factor=0.13025, shift_factor=None)
 # The scheduler_config.json of the repository of base 1.0; other classes take what they know of it.
 SCHEDULER = dict(beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", interpolation_type="linear",
@@ -55,7 +55,7 @@ CASES = {
 def make(case, clip_l, clip_g):
     return StableDiffusionXLPipeline(
         scheduler=case["scheduler"], vae=fill(AutoencoderKL(**VAE)), tokenizer=clip_l, tokenizer_2=clip_g,
-        text_encoder=common.clip(16, False, "quick_gelu", 981, 3), text_encoder_2=common.clip(24, True, "gelu", 2, 2),
+        text_encoder=common.clip(32, False, "quick_gelu", 981, 3), text_encoder_2=common.clip(32, True, "gelu", 2, 2),
         unet=fill(UNet2DConditionModel(**UNET)), force_zeros_for_empty_prompt=case.get("force_zeros", True),
         add_watermarker=False)
 
@@ -85,7 +85,8 @@ def run(name, case, clip_l, clip_g):
     out |= dict(image=image * 2 - 1)
     if name == "base":  # the others' are the same
         out |= dict(states=states[0], pooled=pooled[0])
-    if name in ("base", "v"):
+        assert not negative.any() and not negative_pooled.any()
+    if name == "v":
         out |= dict(negative=negative[0], negative_pooled=negative_pooled[0])
     print(name, {k: tuple(v.shape) for k, v in out.items()}, pipe.scheduler.timesteps.tolist())
     described = {k: v for k, v in case.items() if k != "scheduler"} | dict(files=common.configs(pipe))
