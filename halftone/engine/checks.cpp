@@ -101,8 +101,7 @@ void check_prompts(const JobRequest& request, const ModelParts& model) {
 void check_original(const JobRequest& request, const ModelParts& model) {
   const OriginalPicture& original = request.original;
   if (!original.given()) return;
-  const char* const field =
-      original.width != 0 || original.height != 0 ? "original_size" : "crop";
+  const char* const field = original.width != 0 || original.height != 0 ? "original_size" : "crop";
   if (!model.denoiser->reads_sizes()) {
     throw Error(ErrorCode::kUsage, field, "does nothing: {} is told of no sizes",
                 model.family->title);

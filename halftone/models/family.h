@@ -100,7 +100,7 @@ class Denoiser {
   virtual int64_t text_features() const = 0;    // of "text" in a Condition
   // Whether it was taught to predict as if guided, and is told by how much.
   virtual bool reads_guidance() const { return false; }
-  virtual bool reads_sizes() const { return false; }  // PictureSizes
+  virtual bool reads_sizes() const { return false; }   // PictureSizes
   virtual VectorWidths vectors() const { return {}; }  // that it takes besides
   // Blocks that a prediction may be made without, numbered from 0; none where it is of no use.
   virtual int64_t skippable_blocks() const { return 0; }

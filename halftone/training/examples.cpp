@@ -39,8 +39,8 @@ PictureSizes sizes_of(int64_t width, int64_t height, const PictureSize& size) {
   const double scale = std::max(static_cast<double>(size.width) / static_cast<double>(width),
                                 static_cast<double>(size.height) / static_cast<double>(height));
   const auto cut = [scale](int64_t whole, int64_t part) {
-    return std::max<int64_t>(0, std::llround((static_cast<double>(whole) * scale -
-                                              static_cast<double>(part)) / 2));
+    return std::max<int64_t>(
+        0, std::llround((static_cast<double>(whole) * scale - static_cast<double>(part)) / 2));
   };
   return {height, width, cut(height, size.height), cut(width, size.width), size.height, size.width};
 }

@@ -254,12 +254,11 @@ double Trainer::run(TrainPrograms::Entry& entry, const std::vector<Row>& rows,
       const TrainExample& example = *rows[r].example;
       const auto known = example.condition.find(kSizesOfCondition);
       const int64_t scale = model_->codec().scale();
-      told[r][kSizesOfCondition] =
-          known != example.condition.end()
-              ? known->second
-              : PictureSizes::of(example.latents.shape()[2] * scale,
-                                 example.latents.shape()[1] * scale)
-                    .tensor();
+      told[r][kSizesOfCondition] = known != example.condition.end()
+                                       ? known->second
+                                       : PictureSizes::of(example.latents.shape()[2] * scale,
+                                                          example.latents.shape()[1] * scale)
+                                             .tensor();
     }
   }
   const Shape& one = rows[0].example->latents.shape();

@@ -321,8 +321,7 @@ TEST_P(EveryFamily, OtherSchedulersRunAndDiffer) {
     r.scheduler = with_scheduler(own, choice.name);
     const auto result = run_alone(*pipeline, r);
     EXPECT_LT(relative_error(result, results[0]), 1.5) << choice.name;
-    EXPECT_EQ(result == results[0], choice.name == (flow ? "flow-euler" : "euler"))
-        << choice.name;
+    EXPECT_EQ(result == results[0], choice.name == (flow ? "flow-euler" : "euler")) << choice.name;
     results.push_back(result);
   }
   EXPECT_GE(results.size(), 4u);

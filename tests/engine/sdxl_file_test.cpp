@@ -33,10 +33,10 @@ class SdxlFile : public testing::Test {
  protected:
   SdxlFile() {
     test::write_tiny_folder(
-        folder_, parse_json(SafetensorsFile(test::kData / "sdxl/pipeline_base.safetensors")
-                                .metadata()
-                                .at("case"),
-                            "fixture"));
+        folder_,
+        parse_json(
+            SafetensorsFile(test::kData / "sdxl/pipeline_base.safetensors").metadata().at("case"),
+            "fixture"));
     fs::copy(folder_, base_, fs::copy_options::recursive);
     for (const char* part : {"text_encoder", "text_encoder_2", "unet", "vae"}) {
       fs::remove(weights_of(base_ / part));

@@ -218,8 +218,8 @@ TEST_P(LoraNames, OtherToolsModulesEqualDiffusers) {
     for (LoraModule& m : attention) {
       const size_t at = m.name.find(".to_");
       const std::string linear = m.name.substr(at + 1);
-      m.name = m.name.substr(0, at) + ".processor." +
-               (linear == "to_out.0" ? "to_out" : linear) + "_lora";
+      m.name = m.name.substr(0, at) + ".processor." + (linear == "to_out.0" ? "to_out" : linear) +
+               "_lora";
     }
     EXPECT_EQ(run(attention, {"unet.", ".down.weight", ".up.weight"}), known);
   }

@@ -287,21 +287,20 @@ TEST_P(ConfigOfSingleFile, HostileShapesAreErrors) {
 
 // Heads as wide as SDXL's, its numbers of features and groups; attention and depths by level.
 TEST(ConfigOfSingleFileAlone, AUnetTellsItsLevels) {
-  const json config = {{"in_channels", 4},
-                       {"out_channels", 4},
-                       {"block_out_channels", {64, 64, 128}},
-                       {"down_block_types",
-                        {"DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"}},
-                       {"up_block_types",
-                        {"CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"}},
-                       {"attention_head_dim", {1, 1, 2}},
-                       {"transformer_layers_per_block", {1, 2, 3}},
-                       {"layers_per_block", 1},
-                       {"cross_attention_dim", 24},
-                       {"addition_embed_type", "text_time"},
-                       {"addition_time_embed_dim", 256},
-                       {"projection_class_embeddings_input_dim", 6 * 256 + 20},
-                       {"use_linear_projection", true}};
+  const json config = {
+      {"in_channels", 4},
+      {"out_channels", 4},
+      {"block_out_channels", {64, 64, 128}},
+      {"down_block_types", {"DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"}},
+      {"up_block_types", {"CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"}},
+      {"attention_head_dim", {1, 1, 2}},
+      {"transformer_layers_per_block", {1, 2, 3}},
+      {"layers_per_block", 1},
+      {"cross_attention_dim", 24},
+      {"addition_embed_type", "text_time"},
+      {"addition_time_embed_dim", 256},
+      {"projection_class_embeddings_input_dim", 6 * 256 + 20},
+      {"use_linear_projection", true}};
   const Family family = sdxl::family();
   const auto denoiser = test::tiny_denoiser(family, config);
   const DenoiserShape shape = denoiser->smallest_shape();

@@ -52,12 +52,12 @@ void check_unsupported(const ConfigReader& read) {
   read.must_be("resnet_time_scale_shift", "default");
   read.must_be("time_embedding_type", "positional");
   read.must_be("attention_type", "default");
-  read.must_be_empty(
-      {"class_embed_type", "class_embeddings_concat", "cross_attention_norm",
-       "dual_cross_attention", "encoder_hid_dim", "encoder_hid_dim_type",
-       "mid_block_only_cross_attention", "num_attention_heads", "num_class_embeds",
-       "only_cross_attention", "resnet_skip_time_act", "reverse_transformer_layers_per_block",
-       "time_cond_proj_dim", "time_embedding_act_fn", "time_embedding_dim", "timestep_post_act"});
+  read.must_be_empty({"class_embed_type", "class_embeddings_concat", "cross_attention_norm",
+                      "dual_cross_attention", "encoder_hid_dim", "encoder_hid_dim_type",
+                      "mid_block_only_cross_attention", "num_attention_heads", "num_class_embeds",
+                      "only_cross_attention", "resnet_skip_time_act",
+                      "reverse_transformer_layers_per_block", "time_cond_proj_dim",
+                      "time_embedding_act_fn", "time_embedding_dim", "timestep_post_act"});
   // How weights are stored their tensors tell. The size that it was trained on, in which precision
   // scores are formed, and what is of training or of other kinds of embeddings.
   read.ignore({"dtype", "torch_dtype", "quantization_config", "sample_size", "upcast_attention",

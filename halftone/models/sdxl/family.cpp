@@ -70,8 +70,8 @@ constexpr const char* kForceZeros = "force_zeros_for_empty_prompt";
 std::unique_ptr<Denoiser> make_denoiser(const ModelFiles& files) {
   check_model_index(files.base, "StableDiffusionXLPipeline",
                     {{"scheduler",
-                      {"EulerDiscreteScheduler", "EulerAncestralDiscreteScheduler",
-                       "DDIMScheduler", "DPMSolverMultistepScheduler", "UniPCMultistepScheduler"}},
+                      {"EulerDiscreteScheduler", "EulerAncestralDiscreteScheduler", "DDIMScheduler",
+                       "DPMSolverMultistepScheduler", "UniPCMultistepScheduler"}},
                      {"text_encoder", {"CLIPTextModel"}},
                      {"text_encoder_2", {"CLIPTextModelWithProjection"}},
                      {"tokenizer", {"CLIPTokenizer", "CLIPTokenizerFast"}},
@@ -133,9 +133,9 @@ std::unique_ptr<Conditioner> make_conditioner(const ModelFiles& files) {
             {"pooled", pooled.reshape({pooled.numel()})}};
   };
   if (zeros_without_negative(files)) {
-    parts.without_negative = Condition{
-        {"text", Tensor::zeros(DType::kF32, {parts.text_tokens, parts.features})},
-        {"pooled", Tensor::zeros(DType::kF32, {second.projection})}};
+    parts.without_negative =
+        Condition{{"text", Tensor::zeros(DType::kF32, {parts.text_tokens, parts.features})},
+                  {"pooled", Tensor::zeros(DType::kF32, {second.projection})}};
   }
   return std::make_unique<JoinedConditioner>(std::move(parts));
 }

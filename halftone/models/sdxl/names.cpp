@@ -19,9 +19,9 @@ constexpr Renamed kOutside[] = {
     {"conv_out.", "out.2."},
 };
 constexpr Renamed kInResnet[] = {
-    {"norm1.", "in_layers.0."},        {"conv1.", "in_layers.2."},
+    {"norm1.", "in_layers.0."},          {"conv1.", "in_layers.2."},
     {"time_emb_proj.", "emb_layers.1."}, {"norm2.", "out_layers.0."},
-    {"conv2.", "out_layers.3."},       {"conv_shortcut.", "skip_connection."},
+    {"conv2.", "out_layers.3."},         {"conv_shortcut.", "skip_connection."},
 };
 
 // Marks of each naming.
@@ -180,8 +180,8 @@ UnetConfig infer_unet_config(const Checkpoint& checkpoint, const WeightNames& na
     }
     channels.push_back(width);
     heads.push_back(width / kHead);
-    layers.push_back(std::max<int64_t>(1, i + 1 == levels ? std::max(deep, count("mid_block."))
-                                                          : deep));
+    layers.push_back(
+        std::max<int64_t>(1, i + 1 == levels ? std::max(deep, count("mid_block.")) : deep));
     down.push_back(attends ? "CrossAttnDownBlock2D" : "DownBlock2D");
     up.insert(up.begin(), shapes.find(way_up + "attentions.0.norm.weight") != nullptr
                               ? "CrossAttnUpBlock2D"
@@ -202,8 +202,7 @@ UnetConfig infer_unet_config(const Checkpoint& checkpoint, const WeightNames& na
        {"norm_num_groups", usual.groups},
        {"addition_embed_type", "text_time"},
        {"addition_time_embed_dim", usual.size_features},
-       {"projection_class_embeddings_input_dim",
-        shapes.of("add_embedding.linear_1.weight", 2)[1]},
+       {"projection_class_embeddings_input_dim", shapes.of("add_embedding.linear_1.weight", 2)[1]},
        {"use_linear_projection", true}},
       shapes.where());
 }

@@ -68,9 +68,9 @@ class UnetBuilder {
     const Value time = nn::time_features(input("time", {batch}), c_.time_features(), kMaxPeriod);
     const Value pooled = input("pooled", {batch, c_.pooled_dim});
     const Value sizes = input(kSizesOfCondition, {batch, numbers});
-    const Value features = reshape(
-        nn::time_features(reshape(sizes, {batch * numbers}), c_.size_features, kMaxPeriod),
-        {batch, numbers * c_.size_features});
+    const Value features =
+        reshape(nn::time_features(reshape(sizes, {batch * numbers}), c_.size_features, kMaxPeriod),
+                {batch, numbers * c_.size_features});
     return tap("time_embedding", perceptron(root_["time_embedding"], time)) +
            perceptron(root_["add_embedding"], concat({pooled, features}, 1));
   }
@@ -78,8 +78,7 @@ class UnetBuilder {
   Value resnet(const Scope& s, Value x, int64_t out) {
     // Outside of the region: those of all ResNets read the same, and can be one product.
     const Value moved = cast(linear(s["time_emb_proj"], condition_, out), options_.activations);
-    const auto region =
-        root_.graph().region(fmt::format("resnet {}-{}", x.dim(1), out), s.name());
+    const auto region = root_.graph().region(fmt::format("resnet {}-{}", x.dim(1), out), s.name());
     Value y = conv3x3(s["conv1"], silu(group_norm(s["norm1"], x, c_.norm_eps)), out);
     y = y + reshape(moved, {y.dim(0), out, 1, 1});
     y = conv3x3(s["conv2"], silu(group_norm(s["norm2"], y, c_.norm_eps)), out);
@@ -118,8 +117,8 @@ class UnetBuilder {
     const Value normed = group_norm(s["norm"], x, kTransformerGroupEps);
     Value tokens = linear(s["proj_in"], nn::tokens_of(normed), x.dim(1));
     for (int64_t i = 0; i < c_.transformer_layers[level]; ++i) {
-      tokens = transformer_block(s["transformer_blocks"][std::to_string(i)], tokens,
-                                 c_.heads[level]);
+      tokens =
+          transformer_block(s["transformer_blocks"][std::to_string(i)], tokens, c_.heads[level]);
     }
     tokens = linear(s["proj_out"], tokens, x.dim(1));
     return nn::picture_of(tokens, x.dim(2), x.dim(3)) + x;
