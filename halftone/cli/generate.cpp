@@ -72,6 +72,14 @@ GenerateRequest request_of(const GenerateOptions& options, const LoadedModel& lo
   request.guidance = options.guidance;
   request.true_cfg = options.true_cfg;
   request.skip = {parse_layers(options.skip_layers, "--skip-layers"), options.skip_layer_scale};
+  OriginalPicture& original = request.original;
+  if (!options.original_size.empty()) {
+    std::tie(original.width, original.height) =
+        parse_size(options.original_size, "--original-size");
+  }
+  if (!options.crop.empty()) {
+    std::tie(original.left, original.top) = parse_position(options.crop, "--crop");
+  }
   request.seed = options.seed;
   if (!options.scheduler.empty()) {
     request.scheduler = with_scheduler(loaded.sampling.scheduler, options.scheduler);
@@ -315,6 +323,13 @@ void add_generate(CLI::App& app, const Context& context) {
       ->capture_default_str()
       ->type_name("G")
       ->check(finite_number(0, 100));
+  command
+      ->add_option("--original-size", o->original_size,
+                   "Of the picture that this one is told to be a part of, and 0,0 or --crop where "
+                   "the part begins (SDXL; default: its own size)")
+      ->type_name("WxH");
+  command->add_option("--crop", o->crop, "Where that part begins, from the left and the top")
+      ->type_name("X,Y");
   add_scheduler_option(*command, o->scheduler);
   command->add_option("--seed", o->seed, "Seed of the first picture")
       ->capture_default_str()

@@ -122,7 +122,8 @@ void check_offline_flags(const CLI::App& command, const GenerateOptions& options
     if (command.get_option("--prompt")->count() == 0) throw CLI::RequiredError("prompt");
     return;
   }
-  refuse_given(command, {"--prompt", "--noise", "--save-latents"}, "does not go with --prompts");
+  refuse_given(command, {"--prompt", "--noise", "--save-latents", "--original-size", "--crop"},
+               "does not go with --prompts");
   if (options.cache == "auto") {
     throw Error(ErrorCode::kUsage, "--cache",
                 "with --prompts a threshold is needed: 'generate --cache auto' of one prompt finds "

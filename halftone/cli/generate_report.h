@@ -25,6 +25,7 @@ struct GenerateOptions {
   std::string cache = "off";  // a step cache: off, auto or its threshold
   double cache_ssim = 0.95;   // that auto keeps to
   std::string skip_layers;
+  std::string original_size, crop;
   float skip_layer_scale = SkipLayers{}.scale;
   uint64_t seed = 0;
   bool json = false;

@@ -42,6 +42,27 @@ bool Schedule::uses_noise() const {
                      [](const SamplerStep& step) { return step.uses_noise(); });
 }
 
+Schedule as_read(Schedule schedule) {
+  if (schedule.steps.empty()) return schedule;
+  schedule.initial_scale *= schedule.steps[0].input_scale;
+  for (size_t i = 0; i < schedule.steps.size(); ++i) {
+    SamplerStep& step = schedule.steps[i];
+    const double scale = step.input_scale;
+    const double next = i + 1 < schedule.steps.size() ? schedule.steps[i + 1].input_scale : 1;
+    const auto of_scaled = [scale](Combination& factors, double result) {
+      for (float& factor : factors) factor = static_cast<float>(factor * result);
+      factors[kLatents] = static_cast<float>(factors[kLatents] / scale);
+    };
+    of_scaled(step.latents, next);
+    of_scaled(step.clean, 1);
+    for (Combination& memory : step.memory) of_scaled(memory, 1);
+    step.signal = static_cast<float>(step.signal * scale);
+    step.noise_level = static_cast<float>(step.noise_level * scale);
+  }
+  for (SamplerStep& step : schedule.steps) step.input_scale = 1;
+  return schedule;
+}
+
 void apply_step(const SamplerStep& step, const SamplerState& state) {
   HT_ASSERT(step.memory.size() == state.memories.size());
   const std::vector<Term> latents = terms_of(step.latents, state);

@@ -43,6 +43,10 @@ struct Schedule {
   bool uses_noise() const;  // in some step: the sampler is stochastic
 };
 
+// The same run on latents as the network reads them, of variance 1 as a whole: every input_scale is
+// 1 then. The last latents are the same.
+Schedule as_read(Schedule schedule);
+
 // What `apply_step` works on, all of one length. Noise may be empty where the step uses none.
 struct SamplerState {
   std::span<float> latents;

@@ -98,4 +98,19 @@ void check_prompts(const JobRequest& request, const ModelParts& model) {
   }
 }
 
+void check_original(const JobRequest& request, const ModelParts& model) {
+  const OriginalPicture& original = request.original;
+  if (!original.given()) return;
+  const char* const field = original.width != 0 || original.height != 0 ? "original_size" : "crop";
+  if (!model.denoiser->reads_sizes()) {
+    throw Error(ErrorCode::kUsage, field, "does nothing: {} is told of no sizes",
+                model.family->title);
+  }
+  constexpr int64_t kMost = 65536;
+  check_range<int64_t>("original_size", original.width, 0, kMost);
+  check_range<int64_t>("original_size", original.height, 0, kMost);
+  check_range<int64_t>("crop", original.left, 0, kMost);
+  check_range<int64_t>("crop", original.top, 0, kMost);
+}
+
 }  // namespace halftone

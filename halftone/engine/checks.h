@@ -17,4 +17,7 @@ void check(const GenerateRequest& request, const Sampling& of);
 // What a model cannot read of a request's texts: the prompt, and the negative one where it counts.
 void check_prompts(const JobRequest& request, const ModelParts& model);
 
+// An original picture that the model's network would not be told of, or of odd sizes.
+void check_original(const JobRequest& request, const ModelParts& model);
+
 }  // namespace halftone

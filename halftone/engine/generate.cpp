@@ -67,6 +67,7 @@ struct Planning {
 Planning planning_of(const Model& model, const GenerateRequest& request) {
   check_prompts(request, model.parts());
   check_skip_layers(request, model.parts());
+  check_original(request, model.parts());
   Planning what;
   what.sampler.jobs = std::min(request.batch, request.count);
   what.prompts = {request.prompt};

@@ -41,30 +41,37 @@ float strength_of_two(const JobRequest& request, const Sampling& sampling) {
   return sampling.embedded_guidance ? request.true_cfg : request.guidance;
 }
 
+Told told_by(const JobRequest& request) {
+  const OriginalPicture& original = request.original;
+  PictureSizes sizes = PictureSizes::of(request.width, request.height);
+  if (original.width > 0) sizes.original_width = original.width;
+  if (original.height > 0) sizes.original_height = original.height;
+  sizes.left = original.left;
+  sizes.top = original.top;
+  return {request.guidance, sizes};
+}
+
 Job Stepper::start(const JobRequest& request) {
   const Model& model = pipeline_.model();
   const Sampling& sampling = model.sampling();
   const Shape shape = model.latent_shape(request.width, request.height);
   Job job;
   job.request_ = request;
-  job.schedule_ = make_schedule(request.scheduler.value_or(sampling.scheduler), request.steps,
-                                model.denoiser().image_tokens({shape[1], shape[2], shape[3]}));
-  for (const SamplerStep& step : job.schedule_.steps) {
-    if (step.input_scale != 1) {
-      throw Error(ErrorCode::kUnsupported, "scheduler", "scales what {} reads, which it does not",
-                  model.family().title);
-    }
-  }
+  job.schedule_ =
+      as_read(make_schedule(request.scheduler.value_or(sampling.scheduler), request.steps,
+                            model.denoiser().image_tokens({shape[1], shape[2], shape[3]})));
   if (request.noise) check_noise(*request.noise, shape);
   for (const AdapterChoice& choice : request.adapters) {
     choice.adapter->lora().check_strength(choice.strength);
   }
   check_prompts(request, model.parts());
   check_skip_layers(request, model.parts());
+  check_original(request, model.parts());
   job.guided_ = takes_two(request, sampling);
   job.strength_ = strength_of_two(request, sampling);
-  job.positive_ = pipeline_.encode(request.prompt, request.guidance);
-  if (job.guided_) job.negative_ = pipeline_.encode(request.negative, request.guidance);
+  const Told told = told_by(request);
+  job.positive_ = pipeline_.encode(request.prompt, told);
+  if (job.guided_) job.negative_ = pipeline_.encode_negative(request.negative, told);
   for (const Condition* condition : {&job.positive_, &job.negative_}) {
     if (condition->empty()) continue;
     const int64_t tokens = condition->at("text").shape()[0];

@@ -10,6 +10,14 @@
 
 namespace halftone {
 
+// What a network that reads sizes is told: that the picture is a part of a larger or smaller one.
+struct OriginalPicture {
+  int64_t width = 0, height = 0;  // 0: the picture's own
+  int64_t left = 0, top = 0;      // of the part
+
+  bool given() const { return width != 0 || height != 0 || left != 0 || top != 0; }
+};
+
 struct JobRequest {
   std::string prompt, negative;
   int64_t width = 1024, height = 1024;
@@ -17,6 +25,7 @@ struct JobRequest {
   float guidance = 0;  // what it means, and where it is off, is the family's guidance rule
   float true_cfg = 0;  // the same of families whose networks read `guidance` themselves
   SkipLayers skip;     // beside two predictions, a third
+  OriginalPicture original;
   uint64_t seed = 0;
   std::optional<SchedulerConfig> scheduler;  // none: the model's own
   AdapterChoices adapters;
@@ -85,6 +94,9 @@ float strength_of_two(const JobRequest& request, const Sampling& sampling);
 inline bool takes_two(const JobRequest& request, const Sampling& sampling) {
   return is_guided(sampling.guidance_rule, strength_of_two(request, sampling));
 }
+
+// What its network is told besides its prompts.
+Told told_by(const JobRequest& request);
 
 // Gaussian noise, a function of the seed alone; that of a step of a stochastic sampler is of the
 // step, too.

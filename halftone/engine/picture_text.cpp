@@ -60,6 +60,12 @@ PngText picture_text(const LoadedModel& loaded, const GenerateRequest& request,
     text.emplace_back("skip_layers", layers_text(request.skip.layers));
     text.emplace_back("skip_layer_scale", fmt::format("{}", request.skip.scale));
   }
+  if (const OriginalPicture& original = request.original; original.given()) {
+    const PictureSizes told = told_by(request).sizes;
+    text.emplace_back("original_size",
+                      fmt::format("{}x{}", told.original_width, told.original_height));
+    text.emplace_back("crop", fmt::format("{},{}", told.left, told.top));
+  }
   for (const AdapterChoice& choice : request.adapters) {
     const std::filesystem::path file = choice.adapter->lora().report().file;
     text.emplace_back("lora", fmt::format("{}:{}", file.filename().string(), choice.strength));

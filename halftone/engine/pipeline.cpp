@@ -145,13 +145,26 @@ void Pipeline::remember(const std::string& prompt, Condition condition) {
   remembered_[prompt] = std::move(condition);
 }
 
-Condition Pipeline::encode(const std::string& prompt, float guidance) {
-  Condition condition = encode(prompt);
-  if (!model_->denoiser().reads_guidance()) return condition;
-  Tensor told = Tensor::empty(DType::kF32, {1});
-  told.mutable_as<float>()[0] = guidance;
-  condition[kGuidanceOfCondition] = told;
+Condition Pipeline::tell(Condition condition, const Told& told) const {
+  const Denoiser& denoiser = model_->denoiser();
+  if (denoiser.reads_guidance()) {
+    Tensor guidance = Tensor::empty(DType::kF32, {1});
+    guidance.mutable_as<float>()[0] = told.guidance;
+    condition[kGuidanceOfCondition] = guidance;
+  }
+  if (denoiser.reads_sizes()) condition[kSizesOfCondition] = told.sizes.tensor();
   return condition;
+}
+
+Condition Pipeline::encode(const std::string& prompt, const Told& told) {
+  return tell(encode(prompt), told);
+}
+
+Condition Pipeline::encode_negative(const std::string& prompt, const Told& told) {
+  if (prompt.empty()) {
+    if (auto none = model_->conditioner().without_negative()) return tell(std::move(*none), told);
+  }
+  return encode(prompt, told);
 }
 
 Condition Pipeline::encode(const std::string& prompt) {

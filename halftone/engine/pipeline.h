@@ -67,6 +67,12 @@ std::vector<std::shared_ptr<const Adapter>> adapter_slots(
     std::span<const AdapterChoices* const> rows);
 float strength_of(const AdapterChoices& row, const std::shared_ptr<const Adapter>& adapter);
 
+// What a network may be told besides a prompt, where it reads it.
+struct Told {
+  float guidance = 0;
+  PictureSizes sizes;
+};
+
 // Rows that share a forward. Conditions, adapters and caches are one per row; no adapters, or no
 // caches at all: empty.
 struct Rows {
@@ -118,8 +124,9 @@ class Pipeline {
 
   // The last few prompts are remembered, and those that are told here for good.
   Condition encode(const std::string& prompt);
-  // And told the strength of guidance, where the network reads it.
-  Condition encode(const std::string& prompt, float guidance);
+  Condition encode(const std::string& prompt, const Told& told);
+  // Empty: none is given, which is not always the same as the empty prompt.
+  Condition encode_negative(const std::string& prompt, const Told& told);
   // What each encoder gives for it, run anew.
   std::vector<NamedTensors> encoder_results(const std::string& prompt);
   void remember(const std::string& prompt, Condition condition);
@@ -164,6 +171,7 @@ class Pipeline {
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
+  Condition tell(Condition condition, const Told& told) const;
   // Parts that are needed next are placed; those of the other turn are not.
   void need(PlacedParts parts);
   void add_note(const std::string& note);

@@ -27,6 +27,10 @@ Cut cut_for_cache(CachedPart part) {
 }
 
 void add_cache(Graph& graph) {
+  if (!graph.outputs().contains(nn::kAfterFirstBlock)) {
+    throw Error(ErrorCode::kUnsupported, "cache",
+                "the model has no blocks one after the other that steps could do without");
+  }
   const Value first = graph.outputs().at(nn::kAfterFirstBlock);
   const Value last = graph.outputs().at(nn::kAfterLastBlock);
   if (first == last) {

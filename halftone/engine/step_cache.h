@@ -39,7 +39,7 @@ Cut cut_for_cache(CachedPart part);
 //   them;
 //            cache.guess: tokens after the last block, if the others add what they did;
 //            cache.adds: what they add now
-// A graph of one block is an Error.
+// A graph of one block is an Error, and one without marks.
 void add_cache(Graph& graph);
 
 inline constexpr const char* kCacheBefore = "cache.before";

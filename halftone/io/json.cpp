@@ -66,4 +66,24 @@ nlohmann::json read_json_file(const std::filesystem::path& path) {
   return parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path.string());
 }
 
+nlohmann::json read_python_json_file(const std::filesystem::path& path) {
+  const auto storage = Storage::map_file(path);
+  const auto bytes = storage->bytes();
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  constexpr std::string_view kInfinity = "Infinity";
+  std::string finite;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (!quoted && text.substr(i).starts_with(kInfinity)) {
+      finite += "1e308";
+      i += kInfinity.size() - 1;
+      continue;
+    }
+    finite += text[i];
+    if (text[i] == '"') quoted = !quoted;
+    if (quoted && text[i] == '\\' && i + 1 < text.size()) finite += text[++i];
+  }
+  return parse_json(finite, path.string());
+}
+
 }  // namespace halftone

@@ -20,6 +20,9 @@ nlohmann::json parse_json(std::string_view text, const std::string& where);
 std::string json_text(const nlohmann::json& json, const std::string& where);
 
 nlohmann::json read_json_file(const std::filesystem::path& path);
+// The same of what Python has written: its Infinity and -Infinity, which JSON does not have, are
+// read as 1e308 and -1e308.
+nlohmann::json read_python_json_file(const std::filesystem::path& path);
 
 // Where a text holds what the parser passes over although it is no JSON: a byte-order mark at the
 // start, or a NUL, which it takes for the end of the text.

@@ -13,6 +13,7 @@
 #include "halftone/models/flux2/family.h"
 #include "halftone/models/folder.h"
 #include "halftone/models/sd3/family.h"
+#include "halftone/models/sdxl/family.h"
 #include "halftone/models/single_file_names.h"
 #include "halftone/models/zimage/family.h"
 
@@ -43,13 +44,7 @@ std::vector<Family> make_table() {
       flux2::family(),
       flux1::family(),
       sd3::family(),
-      {"sdxl",
-       "SDXL",
-       {"StableDiffusionXLPipeline", "StableDiffusionXLImg2ImgPipeline"},
-       [](const Checkpoint& f) {
-         return has_tensor(f, "label_emb.0.0.weight") ||
-                has_tensor(f, "add_embedding.linear_1.weight");
-       }},
+      sdxl::family(),
       {"stable-audio-3",
        "Stable Audio 3",
        {"StableAudio3Pipeline"},

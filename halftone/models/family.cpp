@@ -28,6 +28,14 @@ Tensor stacked(std::span<const Condition* const> rows, const std::string& name) 
   return all;
 }
 
+Tensor PictureSizes::tensor() const {
+  Tensor sizes = Tensor::empty(DType::kF32, {6});
+  const int64_t numbers[] = {original_height, original_width, top, left, height, width};
+  std::transform(std::begin(numbers), std::end(numbers), sizes.mutable_as<float>().begin(),
+                 [](int64_t number) { return static_cast<float>(number); });
+  return sizes;
+}
+
 void check_prompt_text(const std::string& prompt) {
   constexpr size_t kMostBytes = 1 << 16;  // many times what any prompt of so many tokens takes
   if (prompt.size() > kMostBytes) {

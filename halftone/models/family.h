@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -43,12 +44,28 @@ struct ModelFiles {
 
 using NamedTensors = std::map<std::string, Tensor>;
 
+// What a picture was before it was cropped, and what it is.
+struct PictureSizes {
+  int64_t original_height = 0, original_width = 0;
+  int64_t top = 0, left = 0;  // of the crop
+  int64_t height = 0, width = 0;
+
+  // Of a picture that was never cropped.
+  static PictureSizes of(int64_t width, int64_t height) {
+    return {height, width, 0, 0, height, width};
+  }
+  Tensor tensor() const;  // as a Condition has it
+};
+
 // A prompt and whatever else a denoiser is told, as it takes them: tensors by name, without a
 // dimension for rows. "text" [tokens, features] is there always; vectors [width] of the prompt as a
 // whole, such as "pooled", where a family has them.
 using Condition = NamedTensors;
 // In a Condition of a network that reads it: the strength of guidance, F32 [1].
 inline constexpr const char* kGuidanceOfCondition = "guidance";
+// The same of a network that was trained on cropped pictures of many sizes, and is told of them:
+// F32 [6], PictureSizes in their order.
+inline constexpr const char* kSizesOfCondition = "sizes";
 using VectorWidths = std::map<std::string, int64_t>;  // by name
 
 // That tensor of every row, alike in shape: [rows, ...].
@@ -83,6 +100,7 @@ class Denoiser {
   virtual int64_t text_features() const = 0;    // of "text" in a Condition
   // Whether it was taught to predict as if guided, and is told by how much.
   virtual bool reads_guidance() const { return false; }
+  virtual bool reads_sizes() const { return false; }   // PictureSizes
   virtual VectorWidths vectors() const { return {}; }  // that it takes besides
   // Blocks that a prediction may be made without, numbered from 0; none where it is of no use.
   virtual int64_t skippable_blocks() const { return 0; }
@@ -145,6 +163,8 @@ class Conditioner {
   // From what the encoders gave.
   virtual Condition condition(const PromptTokens& prompt,
                               std::span<const NamedTensors> results) const = 0;
+  // What stands for a negative prompt where none is given; nothing where it is the empty prompt.
+  virtual std::optional<Condition> without_negative() const { return std::nullopt; }
 };
 
 // Latents to pictures and back.

@@ -57,7 +57,7 @@ void check_model_index(const fs::path& folder, std::string_view pipeline,
 
 SchedulerConfig scheduler_in(const fs::path& folder, const char* usual_class) {
   const fs::path file = folder / "scheduler" / "scheduler_config.json";
-  json content = read_json_file(file);
+  json content = read_python_json_file(file);  // DPM-Solver++'s has -Infinity
   if (content.is_object() && !content.contains("_class_name")) content["_class_name"] = usual_class;
   return parse_scheduler_config(content, file.string());
 }

@@ -55,6 +55,9 @@ class Settings {
     }
     nlohmann::json own = nlohmann::json::object();
     for (const auto& [key, value] : json.items()) {
+      if (key.starts_with("unet.")) prefix_ = "unet.";
+    }
+    for (const auto& [key, value] : json.items()) {
       if (key.starts_with(prefix_)) own[key.substr(prefix_.size())] = value;
     }
     if (!own.empty())
@@ -194,6 +197,12 @@ class AdapterFile {
     }
     const std::string known = key ? paths_.find(key->path) : "";
     if (known.empty()) {
+      const Shape& shape = entry.shape;
+      if (key && shape.rank() == 4 && !is_for_another_component(entry.name)) {
+        throw Error(ErrorCode::kUnsupported, where_,
+                    "tensor '{}' adapts a convolution (LoCon), which is not supported",
+                    printable(entry.name));
+      }
       unmatched_.push_back(entry.name);
       return;
     }

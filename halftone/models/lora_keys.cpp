@@ -130,8 +130,8 @@ std::string LoraPaths::find(std::string_view path) const {
     const auto found = flat_.find(path.substr(prefix.size()));
     return found == flat_.end() ? "" : found->second;
   }
-  for (const std::string_view prefix :
-       {"base_model.model.", "transformer.", "model.diffusion_model.", "diffusion_model."}) {
+  for (const std::string_view prefix : {"base_model.model.", "transformer.", "unet.",
+                                        "model.diffusion_model.", "diffusion_model."}) {
     if (path.starts_with(prefix)) path.remove_prefix(prefix.size());
   }
   return targets_.contains(std::string(path)) ? std::string(path) : "";

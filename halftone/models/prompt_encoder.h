@@ -55,6 +55,7 @@ class JoinedConditioner final : public Conditioner {
     std::function<Condition(Results)> join;
     // The encoder that reads the most: what it cannot read is an Error rather than a note.
     size_t longest = 0;
+    std::optional<Condition> without_negative = {};
   };
   explicit JoinedConditioner(Parts parts) : parts_(std::move(parts)) {}
 
@@ -81,6 +82,7 @@ class JoinedConditioner final : public Conditioner {
   Condition condition(const PromptTokens&, Results results) const override {
     return parts_.join(results);
   }
+  std::optional<Condition> without_negative() const override { return parts_.without_negative; }
 
  private:
   Parts parts_;

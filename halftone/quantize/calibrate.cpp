@@ -99,9 +99,11 @@ class Calibrator {
 
   Calibration run() {
     const int done = resume();
-    for (const std::string& prompt : prompts_)
-      result_.conditions.push_back(model_.encode(prompt, options_.guidance));
-    if (guided_) negative_ = model_.encode("", options_.guidance);
+    const Told told = {options_.guidance, PictureSizes::of(options_.width, options_.height)};
+    for (const std::string& prompt : prompts_) {
+      result_.conditions.push_back(model_.encode(prompt, told));
+    }
+    if (guided_) negative_ = model_.encode_negative("", told);
     const auto watched = static_cast<int>(options_.prompts.size());
     run_prompts(done, watched, true);
     scratch_ = {};

@@ -71,6 +71,10 @@ Tensor stepped(const SamplerStep& step, const Tensor& latents, const Tensor& vel
   return moved;
 }
 
+Told told_by(const ParityOptions& options) {
+  return {options.guidance, PictureSizes::of(options.width, options.height)};
+}
+
 double cosine_of(const Tensor& a, const Tensor& b) { return cosine(a.as<float>(), b.as<float>()); }
 
 using Table = std::vector<std::vector<double>>;  // by step, then by case
@@ -143,10 +147,11 @@ ReferenceRun run_reference(Pipeline& model, const SchedulerConfig& scheduler,
   run.sigmas.push_back(0);
   Predictor predictor(model, options, reference_predictions(options), progress);
   const bool guided = is_guided(model.model().sampling().rule_of_guidance(), options.guidance);
-  const Condition negative = guided ? model.encode("", options.guidance) : Condition{};
+  const Told told = told_by(options);
+  const Condition negative = guided ? model.encode_negative("", told) : Condition{};
   for (const std::string& prompt : options.prompts) {
     run.texts[prompt] = model.encoder_results(prompt);
-    const Condition positive = model.encode(prompt, options.guidance);
+    const Condition positive = model.encode(prompt, told);
     for (int s = 0; s < options.seeds; ++s) {
       ReferenceCase c{
           prompt, options.first_seed + static_cast<uint64_t>(s), positive, negative, {}, {}, {},
@@ -181,6 +186,7 @@ ParityResult compare_with(const ReferenceRun& reference, Pipeline& model,
   ParityResult result;
   result.cache = variation.cache;
   Predictor predictor(model, options, compared_predictions(options), progress);
+  const Told told = told_by(options);
   Table cosines(steps), errors(steps), step_cosines(steps), rollout(steps);
   std::vector<double> ssims, psnrs;
   int layer_cases = 0;
@@ -197,8 +203,8 @@ ParityResult compare_with(const ReferenceRun& reference, Pipeline& model,
     const bool cached = variation.cache > 0;
     // Its own text states in whole runs; in single predictions the reference's, so that these
     // compare denoisers.
-    const Condition positive = model.encode(c.prompt, options.guidance);
-    const Condition negative = guided ? model.encode("", options.guidance) : Condition{};
+    const Condition positive = model.encode(c.prompt, told);
+    const Condition negative = guided ? model.encode_negative("", told) : Condition{};
     Tensor latents = disturbed(c.latents[0], disturbance, c.seed + 1);
     SamplerRun sampler(reference.schedule, latents.shape(), c.seed);
     for (size_t k = 0; k < steps; ++k) {

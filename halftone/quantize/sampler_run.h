@@ -39,8 +39,8 @@ class SamplerRun {
 // The schedule of a run of this size.
 inline Schedule schedule_for(const Model& model, const SchedulerConfig& scheduler, int steps,
                              const Shape& latents) {
-  return make_schedule(scheduler, steps,
-                       model.denoiser().image_tokens({latents[1], latents[2], latents[3]}));
+  return as_read(make_schedule(
+      scheduler, steps, model.denoiser().image_tokens({latents[1], latents[2], latents[3]})));
 }
 
 // Of a run whose steps reuse what resembles the one before: of the prompt's row and the negative's.

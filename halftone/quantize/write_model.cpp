@@ -11,8 +11,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kPart = "transformer";  // of a folder in diffusers layout
-
 // What the recipe selects, by the model's own names.
 std::map<std::string, WeightChoice> choices(const ModelWrite& what, const Checkpoint& input,
                                             const QuantizeReport& planned) {
@@ -43,7 +41,8 @@ std::map<std::string, WeightChoice> choices(const ModelWrite& what, const Checkp
 }  // namespace
 
 ModelWritten write_model(const ModelWrite& what, const ProgressFn& progress) {
-  const Checkpoint input = Checkpoint::open(fs::path(what.path) / kPart);
+  const std::string part(what.model.denoiser().folder());  // of a folder in diffusers layout
+  const Checkpoint input = Checkpoint::open(fs::path(what.path) / part);
   const QuantizeReport planned = what.model.plan_recipe(what.recipe);
   FileQuantizeOptions how{
       what.recipe.format, {}, {}, choices(what, input, planned), what.model.cuts(),
@@ -54,11 +53,11 @@ ModelWritten write_model(const ModelWrite& what, const ProgressFn& progress) {
   OutputFolder output(what.output);
   const fs::path& folder = output.staging();
   output.write([&] {
-    copy_model_folder(what.path, folder, kPart, progress);
+    copy_model_folder(what.path, folder, part, progress);
     written.files =
-        quantize_checkpoint(input, folder / kPart, how, cpu_kernels(), {what.threads}, progress);
+        quantize_checkpoint(input, folder / part, how, cpu_kernels(), {what.threads}, progress);
     if (what.dialect != Dialect::kHalftone) {
-      convert_checkpoint(input, folder / kPart, what.dialect, progress);
+      convert_checkpoint(input, folder / part, what.dialect, progress);
     }
     what.verify();
     write_file(folder / kRecipeName, what.recipe_text);
@@ -66,7 +65,7 @@ ModelWritten write_model(const ModelWrite& what, const ProgressFn& progress) {
       write_file(folder / "calibration.json", what.calibration_text);
     }
   });
-  output.commit({kPart, "calibration.json"});
+  output.commit({part, "calibration.json"});
   return written;
 }
 

@@ -1,6 +1,7 @@
 #include "halftone/training/examples.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "halftone/base/error.h"
 #include "halftone/io/model_hash.h"
@@ -31,6 +32,17 @@ std::vector<PictureSize> sizes_for(const Model& model, int64_t resolution) {
                 resolution);
   }
   return buckets;
+}
+
+// Of the middle of a picture that is brought to `size`: the crop in pixels of that size.
+PictureSizes sizes_of(int64_t width, int64_t height, const PictureSize& size) {
+  const double scale = std::max(static_cast<double>(size.width) / static_cast<double>(width),
+                                static_cast<double>(size.height) / static_cast<double>(height));
+  const auto cut = [scale](int64_t whole, int64_t part) {
+    return std::max<int64_t>(
+        0, std::llround((static_cast<double>(whole) * scale - static_cast<double>(part)) / 2));
+  };
+  return {height, width, cut(height, size.height), cut(width, size.width), size.height, size.width};
 }
 
 }  // namespace
@@ -69,6 +81,10 @@ ExampleMaker::Made ExampleMaker::make(const DataItem& item, float weight) {
   made.enlarged = picture.width < size.width || picture.height < size.height;
   made.example.weight = weight;
   made.example.condition = text(item.caption);
+  if (pipeline_.model().denoiser().reads_sizes()) {
+    made.example.condition[kSizesOfCondition] =
+        sizes_of(picture.width, picture.height, size).tensor();
+  }
   const NamedTensors latents = cache_.get("latents", picture_source_ + made.hash, [&] {
     const Tensor image = resize_to_fill(picture, size.width, size.height);
     const Tensor encoded =

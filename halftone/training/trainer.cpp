@@ -241,14 +241,25 @@ double Trainer::run(TrainPrograms::Entry& entry, const std::vector<Row>& rows,
   std::vector<const Condition*> conditions;
   std::vector<Condition> told(rows.size());
   for (size_t r = 0; r < rows.size(); ++r) {
-    conditions.push_back(rows[r].condition);
-    if (!model_->denoiser().reads_guidance()) continue;
-    // What is learnt is to hold without any.
     told[r] = *rows[r].condition;
-    Tensor none = Tensor::empty(DType::kF32, {1});
-    none.mutable_as<float>()[0] = 1;
-    told[r][kGuidanceOfCondition] = none;
-    conditions.back() = &told[r];
+    conditions.push_back(&told[r]);
+    if (model_->denoiser().reads_guidance()) {
+      // What is learnt is to hold without any.
+      Tensor none = Tensor::empty(DType::kF32, {1});
+      none.mutable_as<float>()[0] = 1;
+      told[r][kGuidanceOfCondition] = none;
+    }
+    if (model_->denoiser().reads_sizes()) {
+      // The example's, with whatever text; one that comes without was not cropped.
+      const TrainExample& example = *rows[r].example;
+      const auto known = example.condition.find(kSizesOfCondition);
+      const int64_t scale = model_->codec().scale();
+      told[r][kSizesOfCondition] = known != example.condition.end()
+                                       ? known->second
+                                       : PictureSizes::of(example.latents.shape()[2] * scale,
+                                                          example.latents.shape()[1] * scale)
+                                             .tensor();
+    }
   }
   const Shape& one = rows[0].example->latents.shape();
   const auto count = static_cast<int64_t>(rows.size());

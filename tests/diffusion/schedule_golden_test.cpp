@@ -93,6 +93,23 @@ Differences compare(const Schedule& schedule, const Tensor& golden) {
   return d;
 }
 
+// The same run on latents that the network reads as they are.
+void expect_same_as_read(const Schedule& schedule) {
+  const Schedule read = as_read(schedule);
+  const auto expected = run(schedule), found = run(read);
+  for (size_t k = 0; k < expected.size(); ++k) {
+    EXPECT_EQ(read.steps[k].input_scale, 1);
+    const bool last = k + 1 == expected.size();
+    const double scale = last ? 1 : schedule.steps[k + 1].input_scale;
+    double largest = 0, error = 0;
+    for (size_t i = 0; i < kCount; ++i) {
+      largest = std::max(largest, std::abs(expected[k][i] * scale));
+      error = std::max(error, std::abs(found[k][i] - expected[k][i] * scale));
+    }
+    EXPECT_LE(error, 2e-5 * largest) << k;
+  }
+}
+
 class Golden : public testing::TestWithParam<const char*> {};
 
 TEST_P(Golden, WholeRuns) {
@@ -106,6 +123,7 @@ TEST_P(Golden, WholeRuns) {
         make_schedule(config_of(golden), golden["steps"], golden.value("tokens", 0));
     EXPECT_NEAR(schedule.initial_scale / golden["initial_scale"].get<double>(), 1, 1e-6) << golden;
     const Differences d = compare(schedule, file.tensor(std::to_string(i)));
+    expect_same_as_read(schedule);
     EXPECT_LE(d.sigma, 2e-6) << golden;
     EXPECT_LE(d.timestep, 1e-3) << golden;
     EXPECT_LE(d.latents, 1e-5) << golden;

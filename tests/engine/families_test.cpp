@@ -312,15 +312,16 @@ TEST_P(EveryFamily, OtherSchedulersRunAndDiffer) {
   JobRequest r = request();
   r.steps = 6;
   std::vector<std::vector<float>> results = {run_alone(*pipeline, r)};
+  const bool flow = own.prediction == Prediction::kVelocity;
   for (const SchedulerChoice& choice : scheduler_choices()) {
-    if (!choice.flow) {
+    if (!(flow ? choice.flow : choice.diffusion)) {
       EXPECT_THAT(error_of([&] { with_scheduler(own, choice.name); }), HasSubstr("scheduler"));
       continue;
     }
     r.scheduler = with_scheduler(own, choice.name);
     const auto result = run_alone(*pipeline, r);
     EXPECT_LT(relative_error(result, results[0]), 1.5) << choice.name;
-    EXPECT_EQ(result == results[0], choice.name == "flow-euler") << choice.name;
+    EXPECT_EQ(result == results[0], choice.name == (flow ? "flow-euler" : "euler")) << choice.name;
     results.push_back(result);
   }
   EXPECT_GE(results.size(), 4u);
@@ -358,10 +359,12 @@ TEST_P(EveryFamily, LatentsStayOnTheDevice) {
   options.stream = {2, &device};
   const auto pipeline = load(options);
   Stepper stepper(*pipeline);
-  for (const char* scheduler : {"flow-euler", "dpm++-2m-sde"}) {
+  const SchedulerConfig own = pipeline->model().sampling().scheduler;
+  const char* const euler = own.prediction == Prediction::kVelocity ? "flow-euler" : "euler";
+  for (const char* scheduler : {euler, "dpm++-2m-sde"}) {
     JobRequest r = request();
     guide(r, GetParam().guidance);
-    r.scheduler = with_scheduler(pipeline->model().sampling().scheduler, scheduler);
+    r.scheduler = with_scheduler(own, scheduler);
     Job job = stepper.start(r);
     Job* const one[] = {&job};
     stepper.step(one);

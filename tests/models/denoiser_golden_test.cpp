@@ -12,6 +12,7 @@
 #include "halftone/models/family.h"
 #include "halftone/models/flux1/family.h"
 #include "halftone/models/sd3/family.h"
+#include "halftone/models/sdxl/family.h"
 #include "halftone/models/weights.h"
 #include "halftone/passes/autodiff.h"
 #include "halftone/passes/compile.h"
@@ -33,6 +34,7 @@ const Golden kGolden[] = {
     {"flux1", flux1::family, "small"},   {"flux1", flux1::family, "schnell"},
     {"flux1", flux1::family, "aligned"}, {"sd3", sd3::family, "small"},
     {"sd3", sd3::family, "first"},       {"sd3", sd3::family, "aligned"},
+    {"sdxl", sdxl::family, "small"},     {"sdxl", sdxl::family, "levels"},
 };
 
 class DenoiserGolden : public testing::TestWithParam<Golden>, protected DenoiserCase {
@@ -67,6 +69,17 @@ TEST_P(DenoiserGolden, Bf16IsNoWorseThanDiffusersInBf16) {
   EXPECT_GE(error, 0.1 * bf16_error());  // it did round
 }
 
+// A sum of what products, convolutions and fused rows gave: by itself it is no chain, and products
+// take it in where that is of use.
+bool is_sum_of_others(const Graph& graph, const Node& node) {
+  return node.op == Op::kAdd && std::ranges::none_of(node.inputs, [&](int id) {
+           const int producer = graph.values()[static_cast<size_t>(id)].producer;
+           if (producer < 0) return true;
+           const Op op = graph.nodes()[static_cast<size_t>(producer)].op;
+           return op == Op::kMul || op == Op::kLayerNorm || op == Op::kRmsNorm || op == Op::kRope;
+         });
+}
+
 TEST_P(DenoiserGolden, CompiledGivesTheSame) {
   for (const DType activations : {DType::kF32, DType::kBF16}) {
     const auto graph = denoiser_->build(shape(), {activations, true});
@@ -79,7 +92,8 @@ TEST_P(DenoiserGolden, CompiledGivesTheSame) {
       const bool row_op = node.op == Op::kRope || node.op == Op::kAdd || node.op == Op::kMul ||
                           node.op == Op::kSiluMul || node.op == Op::kLayerNorm ||
                           (node.op == Op::kRmsNorm && heads_turn);
-      EXPECT_FALSE(row_op && node.region >= 0) << op_info(node.op).name;
+      EXPECT_FALSE(row_op && node.region >= 0 && !is_sum_of_others(*fused_graph, node))
+          << op_info(node.op).name;
     }
     auto fused = test::tested_program(fused_graph, weights);
     for (const auto& [name, tensor] : fused.run(inputs())) {
@@ -114,6 +128,7 @@ double error_of_projection(const std::vector<double>& y, const std::vector<float
 }
 
 TEST_P(DenoiserGolden, GradientsOfALossEqualAutograd) {
+  if (fixture_.find("loss") == nullptr) GTEST_SKIP() << "the fixture has none";
   const auto graph = denoiser_->build(shape(), {});
   const Value target = graph->input("target", {latents_.shape(), DType::kF32, {}});
   const Value loss = mean_squared_error(graph->outputs().at("sample"), target);
@@ -161,10 +176,12 @@ TEST_P(DenoiserGolden, GradientsOfALossEqualAutograd) {
 struct Converted {
   Golden golden;
   size_t linears, kept;
+  double costs = 1;  // so many times what it usually does: as in bf16, which costs diffusers more
 };
 const Converted kConverted[] = {
     {{"flux1", flux1::family, "aligned"}, 12 + 5, 13},
     {{"sd3", sd3::family, "aligned"}, 12 + 4 + 9, 11},
+    {{"sdxl", sdxl::family, "aligned"}, 8 * 10, 20, 2.5},
 };
 
 struct GoldenBand {
@@ -177,7 +194,7 @@ TEST(DenoiserPrecisions, CostWhatTheyShouldAndNotLess) {
                               {formats::fp8_tensor, 0.006, 0.04},
                               {formats::mxfp8, 0.006, 0.04},
                               {formats::nvfp4, 0.02, 0.13}};
-  for (const auto& [golden, linears, kept_linears] : kConverted) {
+  for (const auto& [golden, linears, kept_linears, costs] : kConverted) {
     const DenoiserCase tested(golden);
     const auto exact = tested.expected("sample");
     for (const auto& [format, least, most] : bands) {
@@ -202,7 +219,7 @@ TEST(DenoiserPrecisions, CostWhatTheyShouldAndNotLess) {
       how.optimize = true;
       const double error = relative_error(sample, exact);
       EXPECT_GE(error, least) << golden << " " << format.name;
-      EXPECT_LE(error, most) << golden << " " << format.name;
+      EXPECT_LE(error, costs * most) << golden << " " << format.name;
       EXPECT_LE(relative_error(run(test::tested_compile(*graph, how)), sample),
                 test::compile_tolerance(DType::kBF16))
           << golden << " " << format.name << ": compiled and not differ";

@@ -48,6 +48,9 @@ class DenoiserCase {
       if (denoiser_->reads_guidance()) {
         condition[kGuidanceOfCondition] = f32_tensor({1}, {case_["guidance"][i].get<float>()});
       }
+      if (denoiser_->reads_sizes()) {
+        condition[kSizesOfCondition] = f32_tensor({6}, case_["sizes"][i].get<std::vector<float>>());
+      }
       conditions_.push_back(std::move(condition));
       SamplerStep step;
       step.sigma = sigmas[i];

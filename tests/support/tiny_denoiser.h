@@ -11,8 +11,10 @@ namespace halftone::test {
 
 inline std::unique_ptr<Denoiser> tiny_denoiser(const Family& family, const nlohmann::json& config) {
   const TempDir dir;
-  std::filesystem::create_directories(dir / "transformer");
-  write_file(dir / "transformer" / "config.json", config.dump());
+  for (const char* folder : {"transformer", "unet"}) {
+    std::filesystem::create_directories(dir / folder);
+    write_file(dir / folder / "config.json", config.dump());
+  }
   return family.denoiser({dir.path(), {}});
 }
 

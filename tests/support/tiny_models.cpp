@@ -40,6 +40,20 @@ const std::vector<TinyModel>& tiny_models() {
          write_tiny_folder(folder, case_of("flux1/pipeline_dev.safetensors"));
        },
        32, 16, 2.5f, "transformer.transformer_blocks.0.attn.to_q", 32, 32, true},
+      {"sdxl",
+       [](const fs::path& folder) {
+         write_tiny_folder(folder, case_of("sdxl/pipeline_base.safetensors"));
+       },
+       32,
+       16,
+       5.0f,
+       "unet.down_blocks.1.attentions.0.transformer_blocks.0.attn1.to_q",
+       32,
+       32,
+       false,
+       {},
+       {},
+       false},
       {"sd3",
        [](const fs::path& folder) {
          write_tiny_folder(folder, case_of("sd3/pipeline_large.safetensors"));

@@ -18,6 +18,7 @@ struct TinyModel {
   bool reads_guidance = false;
   std::string unread = {};    // a linear's weight whose results nothing reads, as we name it
   std::string constant = {};  // a weight that is never trained
+  bool caches_steps = true;   // its steps may reuse what blocks gave
 };
 const std::vector<TinyModel>& tiny_models();
 // The same; under sanitizers one, in which they find what they would find in the next.

@@ -25,13 +25,13 @@ def inputs_of(name, case):
     return latents, text, pooled
 
 
-def gradients(model):
+def gradients(model, small=2048):
     """Small ones whole, large ones multiplied from both sides by vectors. Kernels of convolutions are matrices."""
     out = {}
     for key, parameter in model.named_parameters():
         g = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
         g = g.flatten(1) if g.dim() > 2 else g
-        if g.numel() <= 2048:
+        if g.dim() < 2 or g.numel() <= small:
             out[f"grad.{key}"] = g.reshape(-1)
         else:
             out[f"grad_left.{key}"] = torch.from_numpy(uniform(f"left.{g.shape[0]}", (g.shape[0],))) @ g
@@ -39,7 +39,7 @@ def gradients(model):
     return out
 
 
-def run(name, case, model, velocity, blocks, embedder, joined=()):
+def run(name, case, model, velocity, blocks, embedder, joined=(), small=2048):
     """velocity(model, case, latents, text, pooled) -> [B, C, h, w]. `blocks`: lists of blocks, by name; of a pair that
     one returns the first is the text's, or, in those of `joined`, the first part of one sequence. Returns tensors and
     metadata."""
@@ -60,7 +60,7 @@ def run(name, case, model, velocity, blocks, embedder, joined=()):
         return hook
 
     for kind in blocks:
-        for i, block in enumerate(getattr(model, kind)):
+        for i, block in enumerate(model.get_submodule(kind)):
             block.register_forward_hook(keep(f"{kind}.{i}"))
     getattr(model, embedder).register_forward_hook(keep(embedder))
     sample = velocity(model, case, *given)
@@ -70,7 +70,7 @@ def run(name, case, model, velocity, blocks, embedder, joined=()):
     out["loss"] = loss.detach().reshape(1)
     for key, x in zip(("latents", "text", "pooled"), given):
         out[f"grad.{key}"] = x.grad
-    out.update(gradients(model))
+    out.update(gradients(model, small))
 
     # What diffusers itself loses in bf16: the yardstick for ours. Its rounding of the time, 970 to 968, is another
     # point of the schedule rather than an error, and left out.

@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from single_file import FAMILIES, rows_of  # first: it says which instructions torch may use
+from single_file import FAMILIES, converter_of, rows_of, width_of  # first: it says which instructions torch may use
 
 import denoiser
 import torch
@@ -43,6 +43,12 @@ MODULES = {
                 "joint_blocks.2.context_block.adaLN_modulation.1"],
         outside=["final_layer.adaLN_modulation.1", "final_layer.linear", "context_embedder", "t_embedder.mlp.0",
                  "y_embedder.mlp.2"]),
+    "sdxl": dict(
+        blocks=["input_blocks.3.1.transformer_blocks.0.attn1.to_q", "input_blocks.3.1.transformer_blocks.1.attn2.to_k",
+                "middle_block.1.transformer_blocks.1.ff.net.0.proj", "middle_block.1.proj_in",
+                "output_blocks.0.1.transformer_blocks.0.attn1.to_out.0", "output_blocks.1.1.transformer_blocks.1.ff.net.2",
+                "output_blocks.1.1.proj_out"],
+        outside=["time_embed.0", "label_emb.0.2", "input_blocks.1.0.emb_layers.1", "output_blocks.3.0.emb_layers.1"]),
 }
 
 
@@ -111,13 +117,14 @@ def diffusers_state(modules):
 
 
 if __name__ == "__main__":
-    for family, row in FAMILIES.items():
+    for family in sys.argv[2:] or FAMILIES:
+        row = FAMILIES[family]
         case = row["module"].CASES["small"]
         config = case["config"]
-        width = config["num_attention_heads"] * config["attention_head_dim"]
+        width = width_of(config, row)
         scale = row.get("width", width) // width
         shapes = row["tensors"](config)
-        rows = rows_of(shapes, row["convert"], scale)
+        rows = rows_of(shapes, converter_of(config, row), scale)
         groups = {name: described(modules, shapes, rows) for name, modules in MODULES[family].items()}
         if family == "flux1":
             groups |= flux1_parts(width)

@@ -14,8 +14,9 @@ import denoiser  # first: it says which instructions torch may use
 import flux1_transformer
 import flux2_transformer
 import sd3_transformer
+import sdxl_unet
 import torch
-from diffusers import Flux2Transformer2DModel, FluxTransformer2DModel
+from diffusers import Flux2Transformer2DModel, FluxTransformer2DModel, UNet2DConditionModel
 from diffusers.loaders import single_file_utils as converters
 from safetensors.torch import save_file
 
@@ -101,6 +102,84 @@ def sd3_tensors(c):
     return table | linears(shapes) | norms
 
 
+def sdxl_tensors(c):
+    """As the vendor's own U-Net counts: one list of blocks down, one up."""
+    widths, time, per_level = c["block_out_channels"], 4 * c["block_out_channels"][0], c["layers_per_block"]
+    depth, shapes = c["transformer_layers_per_block"], {}
+    depth = depth if isinstance(depth, tuple) else (depth,) * len(widths)
+
+    def layer(name, *shape, bias=True):
+        shapes[f"{name}.weight"] = shape
+        if bias:
+            shapes[f"{name}.bias"] = shape[:1]
+
+    def resnet(name, before, width):
+        layer(f"{name}.in_layers.0", before)
+        layer(f"{name}.in_layers.2", width, before, 3, 3)
+        layer(f"{name}.emb_layers.1", width, time)
+        layer(f"{name}.out_layers.0", width)
+        layer(f"{name}.out_layers.3", width, width, 3, 3)
+        if before != width:
+            layer(f"{name}.skip_connection", width, before, 1, 1)
+
+    def transformer(name, width, layers):
+        layer(f"{name}.norm", width)
+        layer(f"{name}.proj_in", width, width)
+        layer(f"{name}.proj_out", width, width)
+        for i in range(layers):
+            block = f"{name}.transformer_blocks.{i}"
+            for attn, seen in (("attn1", width), ("attn2", c["cross_attention_dim"])):
+                layer(f"{block}.{attn}.to_q", width, width, bias=False)
+                layer(f"{block}.{attn}.to_k", width, seen, bias=False)
+                layer(f"{block}.{attn}.to_v", width, seen, bias=False)
+                layer(f"{block}.{attn}.to_out.0", width, width)
+            for norm in ("norm1", "norm2", "norm3"):
+                layer(f"{block}.{norm}", width)
+            layer(f"{block}.ff.net.0.proj", 8 * width, width)
+            layer(f"{block}.ff.net.2", width, 4 * width)
+
+    layer("time_embed.0", time, widths[0])
+    layer("time_embed.2", time, time)
+    layer("label_emb.0.0", time, c["projection_class_embeddings_input_dim"])
+    layer("label_emb.0.2", time, time)
+    layer("input_blocks.0.0", widths[0], c["in_channels"], 3, 3)
+    kept, number, width = [widths[0]], 1, widths[0]
+    for level, out in enumerate(widths):
+        for _ in range(per_level):
+            resnet(f"input_blocks.{number}.0", width, out)
+            width = out
+            if "CrossAttn" in c["down_block_types"][level]:
+                transformer(f"input_blocks.{number}.1", width, depth[level])
+            kept.append(width)
+            number += 1
+        if level + 1 < len(widths):
+            layer(f"input_blocks.{number}.0.op", width, width, 3, 3)
+            kept.append(width)
+            number += 1
+    resnet("middle_block.0", width, width)
+    transformer("middle_block.1", width, depth[-1])
+    resnet("middle_block.2", width, width)
+    number = 0
+    for index, level in enumerate(reversed(range(len(widths)))):
+        attends = "CrossAttn" in c["up_block_types"][index]
+        for i in range(per_level + 1):
+            resnet(f"output_blocks.{number}.0", width + kept.pop(), widths[level])
+            width = widths[level]
+            if attends:
+                transformer(f"output_blocks.{number}.1", width, depth[level])
+            if i == per_level and level:
+                layer(f"output_blocks.{number}.{2 if attends else 1}.conv", width, width, 3, 3)
+            number += 1
+    layer("out.0", width)
+    layer("out.2", c["out_channels"], width, 3, 3)
+    return shapes
+
+
+def sdxl_convert(checkpoint, config):
+    prefixed = {f"model.diffusion_model.{name}": x for name, x in checkpoint.items()}
+    return converters.convert_ldm_unet_checkpoint(prefixed, config)
+
+
 def rows_of(shapes, convert, scale):
     """diffusers' name -> [[tensor, first row, end], ...], found by converting numbers of rows: of tensors `scale` times
     as large, where a converter knows one size alone."""
@@ -130,17 +209,30 @@ FAMILIES = {
     "sd3": dict(cases=("small", "first", "aligned"), module=sd3_transformer, tensors=sd3_tensors,
                 convert=converters.convert_sd3_transformer_checkpoint_to_diffusers,
                 make=lambda **config: sd3_transformer.make(config)),
+    "sdxl": dict(cases=("levels",), module=sdxl_unet, tensors=sdxl_tensors, convert=sdxl_convert, width=1,
+                 of_config=True, make=UNet2DConditionModel),
 }
 
+
+def width_of(config, row):
+    """Of the model, beside the one that a converter knows."""
+    return 1 if row.get("of_config") else config["num_attention_heads"] * config["attention_head_dim"]
+
+
+def converter_of(config, row):
+    return (lambda x: row["convert"](x, config)) if row.get("of_config") else row["convert"]
+
+
 if __name__ == "__main__":
-    for family, row in FAMILIES.items():
+    for family in sys.argv[2:] or FAMILIES:
+        row = FAMILIES[family]
         samples, described = {}, {}
         for name in row["cases"]:
             case = row["module"].CASES[name]
             config = case["config"]
-            width = config["num_attention_heads"] * config["attention_head_dim"]
+            width = width_of(config, row)
             shapes = row["tensors"](config)
-            rows = rows_of(shapes, row["convert"], row.get("width", width) // width)
+            rows = rows_of(shapes, converter_of(config, row), row.get("width", width) // width)
             tensors = {n: torch.from_numpy(weight(n, s)) for n, s in shapes.items()}
             model = row["make"](**config)
             model.load_state_dict({n: torch.cat([tensors[t][a:b] for t, a, b in r]) for n, r in rows.items()})

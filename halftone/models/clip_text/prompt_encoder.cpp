@@ -59,6 +59,7 @@ std::unique_ptr<PromptEncoder> make_encoder(const ModelFiles& files, const Encod
                           place.usual);
   }
   Options options;
+  options.pooled = place.pooled;
   options.projected = place.projected;
   if (files.holds(place.folder) && !place.projected_in_file) {
     options.projected = false;

@@ -16,6 +16,7 @@ struct EncoderPlace {
   // there, too.
   Config usual = clip_l();
   bool projected_in_file = true;
+  bool pooled = true;  // without the vector, layers after the states do not run
 };
 std::unique_ptr<PromptEncoder> make_encoder(const ModelFiles& files, const EncoderPlace& place,
                                             Config* config = nullptr);
