@@ -154,12 +154,19 @@ class Arranging {
 
   [[noreturn]] void refuse() const {
     const Arrangement& least = plan_.choice.chosen;
+    // What was asked for, and need not be.
+    std::string less = "a smaller size or batch";
+    if (options_.tiles == TileChoice::kOff &&
+        is_larger_than(TileSize::usual(loaded_.model->codec().scale()))) {
+      less += " or vae-tiles auto";
+    }
+    if (request_.cache > 0) less += " or a run without a step cache";
     throw Error(ErrorCode::kOutOfMemory, plan_.limited ? "max-memory" : "memory",
                 "{} are needed at least ({}; {} to encode prompts, {} to make pictures) and {} are "
-                "{}; a smaller size or batch needs less",
+                "{}; {} needs less",
                 human_bytes(least.peak), described(plan_.needs, least),
                 human_bytes(least.text_peak), human_bytes(least.picture_peak),
-                human_bytes(plan_.available), plan_.limited ? "allowed" : "free");
+                human_bytes(plan_.available), plan_.limited ? "allowed" : "free", less);
   }
 
   void apply() {

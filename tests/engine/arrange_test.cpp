@@ -323,6 +323,11 @@ TEST_F(Arrange, WhatFitsNowhereIsRefusedInOneLine) {
   EXPECT_THAT(error, HasSubstr("max-memory: "));
   EXPECT_THAT(error, HasSubstr("are needed at least ("));
   EXPECT_THAT(error, HasSubstr("and 10.0 KiB are allowed; a smaller size or batch needs less"));
+  // What was asked for and costs memory is named.
+  GenerateRequest more = request(loaded);
+  more.cache = 0.1f;
+  EXPECT_THAT(error_of([&] { arrange(loaded, more, {.limit = 10 << 10}); }),
+              HasSubstr("; a smaller size or batch or a run without a step cache needs less"));
 }
 
 }  // namespace
