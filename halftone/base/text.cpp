@@ -64,7 +64,8 @@ int64_t parse_bytes(const std::string& text, const std::string& where) {
     const std::string name(1, letter);
     if (unit == name || unit == name + "iB" || unit == name + "B") factor = std::exp2(shift);
   }
-  if (factor == 0 || !(number > 0) || number * factor > 0x1p62) {
+  const bool decimal = text.find_first_of("xX") == std::string::npos;
+  if (!decimal || factor == 0 || !(number > 0) || number * factor > 0x1p62) {
     throw Error(ErrorCode::kUsage, where, "'{}' is not a size such as 8GiB", printable(text));
   }
   return static_cast<int64_t>(number * factor);

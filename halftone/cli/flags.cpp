@@ -35,7 +35,8 @@ CLI::Validator finite_number(double least, double most) {
   return {[=](std::string& text) -> std::string {
             char* end = nullptr;
             const double value = std::strtod(text.c_str(), &end);
-            const bool number = !text.empty() && *end == '\0' && std::isfinite(value);
+            const bool number = !text.empty() && *end == '\0' && std::isfinite(value) &&
+                                text.find_first_of("xX") == std::string::npos;
             if (number && value >= least && value <= most) return {};
             return fmt::format("'{}' is not a number from {} to {}", printable(text), least, most);
           },

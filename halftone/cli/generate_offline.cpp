@@ -108,7 +108,8 @@ void add_offline_options(CLI::App& command, GenerateOptions& options) {
       .add_option("--prompts", options.prompts,
                   "Make the pictures of all lines of this file into the folder OUT: a prompt each "
                   "(.txt), or JSON with prompt and, if they differ from the flags, id, negative, "
-                  "seed, size, steps, guidance, cache, count, loras and scheduler")
+                  "seed, size, steps, guidance, true_cfg, cache, skip_layers, skip_layer_scale, "
+                  "count, loras and scheduler")
       ->type_name("FILE.jsonl|FILE.txt");
   command.add_flag("--overwrite", options.overwrite,
                    "With --prompts: make again what is there already");

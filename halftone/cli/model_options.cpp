@@ -173,8 +173,8 @@ void add_scheduler_option(CLI::App& command, std::string& scheduler) {
   }
   command
       .add_option("--scheduler", scheduler,
-                  fmt::format("The sampler (default: the model's). Of flow models, which Z-Image "
-                              "and FLUX.2 are: {}; of models that predict noise, v or the sample: "
+                  fmt::format("The sampler (default: the model's). Of flow models, as all but SDXL "
+                              "are: {}; of models that predict noise, v or the sample: "
                               "{}",
                               fmt::join(flow, ", "), fmt::join(others, ", ")))
       ->type_name("NAME")

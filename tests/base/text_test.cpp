@@ -55,7 +55,7 @@ TEST(Text, BytesAreReadAsTheyAreWritten) {
   EXPECT_EQ(bytes("2G"), int64_t{2} << 30);
   EXPECT_EQ(bytes("3TiB"), int64_t{3} << 40);
   for (const char* wrong :
-       {"", "much", "G", "-1", "0", "nan", "inf", "1X", "1KK", "1k", "5000000T"}) {
+       {"", "much", "G", "-1", "0", "nan", "inf", "1X", "1KK", "1k", "5000000T", "0x10MiB"}) {
     EXPECT_EQ(test::error_of([&] { bytes(wrong); }),
               fmt::format("max_memory: '{}' is not a size such as 8GiB", wrong));
   }

@@ -90,7 +90,7 @@ TEST_F(CliGenerate, AStepCacheIsOffUnlessAskedForAndTold) {
   const Result text = run(arguments({"a cat", "-o", path("out.png"), "--cache", "1"}));
   EXPECT_THAT(text.out, HasSubstr(fmt::format("step cache 1: {} of 4 steps reused: {}\n",
                                               steps.size(), steps_text(steps))));
-  for (const char* wrong : {"1.5", "-0.1", "nan", "Auto", ""}) {
+  for (const char* wrong : {"1.5", "-0.1", "nan", "Auto", "", "0x1p-3"}) {
     expect_one_line(run(arguments({"a cat", "--cache", wrong})), 2,
                     "--cache: is neither auto, off");
   }
