@@ -7,6 +7,7 @@
 // where the store fails.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -161,25 +162,39 @@ class Store {
   virtual void backup(const std::string& path) = 0;
 
   // Called after something has changed, here or, where others share the store, there; from any
-  // thread, and soon. May be called more often than needed.
+  // thread, and soon. May be called more often than needed. Returns when no call of the one before
+  // is under way, so not from such a call.
   void on_change(std::function<void()> told) {
-    const std::lock_guard lock(told_mutex_);
-    told_ = std::make_shared<const std::function<void()>>(std::move(told));
+    std::unique_lock lock(told_mutex_);
+    const std::shared_ptr<Told> before = told_;
+    told_ = std::make_shared<Told>(std::move(told));
+    told_ended_.wait(lock, [&] { return before->under_way == 0; });
   }
 
  protected:
   void tell() const {
-    std::shared_ptr<const std::function<void()>> told;
-    {
-      const std::lock_guard lock(told_mutex_);
-      told = told_;
-    }
-    if (told && *told) (*told)();
+    std::unique_lock lock(told_mutex_);
+    const std::shared_ptr<Told> told = told_;
+    if (!told->call) return;
+    ++told->under_way;
+    lock.unlock();
+    const std::shared_ptr<void> end(nullptr, [&](void*) {
+      const std::lock_guard again(told_mutex_);
+      --told->under_way;
+      told_ended_.notify_all();
+    });
+    told->call();
   }
 
  private:
+  struct Told {
+    explicit Told(std::function<void()> of) : call(std::move(of)) {}
+    std::function<void()> call;
+    int under_way = 0;
+  };
   mutable std::mutex told_mutex_;  // a store may tell from a thread of its own
-  std::shared_ptr<const std::function<void()>> told_;
+  mutable std::condition_variable told_ended_;
+  std::shared_ptr<Told> told_ = std::make_shared<Told>(nullptr);
 };
 
 // Whoever looks after keys, or makes a copy, does so beside a server that runs.

@@ -39,7 +39,7 @@ TEST_F(Cli, HelpSaysWhichModelsTakeWhichScheduler) {
   for (const char* command : {"generate", "sheet", "compare", "quantize"}) {
     const std::string help =
         std::regex_replace(run({command, "--help"}).out, std::regex("\\s+"), " ");
-    EXPECT_THAT(help, HasSubstr("flow models, which Z-Image and FLUX.2 are: flow-euler, dpm++-2m, "
+    EXPECT_THAT(help, HasSubstr("flow models, as all but SDXL are: flow-euler, dpm++-2m, "
                                 "dpm++-2m-sde, unipc; of models that predict noise, v or the "
                                 "sample: euler, euler-a, ddim, dpm++-2m, dpm++-2m-karras, "
                                 "dpm++-2m-sde, unipc "))

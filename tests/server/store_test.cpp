@@ -413,6 +413,28 @@ TEST_P(StoreTest, ChangesAreToldOutsideOfLocks) {
   submit();
 }
 
+// What is told may end right after: nobody is in the middle of a call by then.
+TEST_P(StoreTest, NoCallIsUnderWayOnceItIsNotWanted) {
+  std::atomic<bool> inside = false, leave = false, ended = false;
+  store_->on_change([&] {
+    inside = true;
+    while (!leave) std::this_thread::yield();
+    inside = false;
+  });
+  std::thread changes([&] { submit(); });
+  while (!inside) std::this_thread::yield();
+  std::thread ends([&] {
+    store_->on_change(nullptr);
+    EXPECT_FALSE(inside);
+    ended = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(ended);
+  leave = true;
+  ends.join();
+  changes.join();
+}
+
 // Threads submit, claim and end at once while another one reads the events as they come.
 TEST_P(StoreTest, ThreadsShareIt) {
   constexpr int kThreads = 4, kJobs = 25;
