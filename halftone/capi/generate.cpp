@@ -72,8 +72,9 @@ GenerateRequest request_of(const SharedModel& model, const halftone_request& ask
   request.adapters = adapters_of(model, asked);
   request.true_cfg = asked.true_cfg;
   request.cache = asked.cache;
-  if (asked.skip_layers != nullptr)
+  if (asked.skip_layers != nullptr) {
     request.skip.layers = parse_layers(asked.skip_layers, "skip_layers");
+  }
   if (asked.skip_layer_scale != 0) request.skip.scale = asked.skip_layer_scale;
   check(request, loaded.sampling);
   if (asked.max_memory < 0) {

@@ -165,7 +165,7 @@ void choose_cache(const GenerateOptions& options, const Context& context, Genera
   for (const AdapterChoice& choice : loaded.adapters) {
     what += fmt::format(" {}:{}", choice.adapter->lora().report().hash, choice.strength);
   }
-  // Prompts and pictures take turns there, four of them.
+  // Measuring encodes some prompts and makes a picture of each, so that nothing can take turns.
   const int64_t needed = (outcome.kept.choice.chosen.turns ? outcome.kept.choice.resident.peak
                                                            : outcome.planned.peak()) +
                          cache_choice_bytes(how, loaded.model->latent_shape(how.width, how.height));
