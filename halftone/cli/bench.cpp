@@ -248,13 +248,25 @@ void add_bench(CLI::App& app, const Context&) {
 
   CLI::App* folder = command->add_subcommand(
       "folder",
-      "Write a Z-Image folder with random weights in bf16, for trying commands on its size");
+      "Write a model folder with random weights in bf16, for trying commands on its size");
   folder->footer(
-      "Full size is 11.5 GiB. Tokenizer, scheduler and VAE are those of the model that comes with "
-      "the program, and\nthe text encoder is as small as its own.");
+      "A Z-Image, 11.5 GiB at full size; its tokenizer, scheduler and VAE are those of the model "
+      "that "
+      "comes with the\nprogram, and the text encoder is as small as its own. With --like, a model "
+      "of any "
+      "family: the small files of\nits folder say all that is needed, and every part gets its full "
+      "size.");
   auto f = std::make_shared<BenchOptions>();
-  auto out = std::make_shared<std::string>();
+  auto out = std::make_shared<std::string>(), like = std::make_shared<std::string>();
   folder->add_option("-o,--output", *out, "The folder to write")->required()->type_name("DIR");
+  CLI::Option* described =
+      folder
+          ->add_option(
+              "--like", *like,
+              "The model that this folder's configurations and tokenizers describe; weights "
+              "in it are not read")
+          ->type_name("DIR")
+          ->check(CLI::ExistingDirectory);
   folder->add_option("--layers", f->layers, "Blocks")
       ->capture_default_str()
       ->type_name("N")
@@ -263,7 +275,9 @@ void add_bench(CLI::App& app, const Context&) {
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(384, 16384));
-  folder->callback([f, out] { bench_folder(*f, *out); });
+  for (const char* own : {"--layers", "--dim"}) folder->get_option(own)->excludes(described);
+  folder->callback(
+      [f, out, like] { like->empty() ? bench_folder(*f, *out) : bench_folder_like(*like, *out); });
 
   CLI::App* linear =
       command->add_subcommand("linear", "The linears of a Z-Image block, per precision (GPU)");

@@ -39,8 +39,10 @@ zimage::TransformerConfig bench_config(const BenchOptions& options);
 double linear_flops(const zimage::TransformerConfig& config, int64_t tokens);
 double attention_flops(const zimage::TransformerConfig& config, int64_t tokens);
 
-// See bench_folder.cpp.
+// See bench_folder.cpp: a Z-Image of that size, or the model that a folder's configurations
+// describe.
 void bench_folder(const BenchOptions& options, const std::string& output);
+void bench_folder_like(const std::string& like, const std::string& output);
 
 // See bench_compile.cpp.
 void bench_compile(const BenchOptions& options);

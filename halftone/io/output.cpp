@@ -136,7 +136,7 @@ void sync_below(const fs::path& folder) {
 
 // Files of `before` that nobody else has a name for go to `now`.
 void keep_others(const fs::path& before, const fs::path& now,
-                 std::initializer_list<std::string> replaced) {
+                 const std::vector<std::string>& replaced) {
   std::vector<fs::path> others;
   for (auto it = fs::recursive_directory_iterator(before); it != fs::recursive_directory_iterator();
        ++it) {
@@ -367,7 +367,7 @@ void OutputFolder::write(const std::function<void()>& work) const {
   }
 }
 
-void OutputFolder::commit(std::initializer_list<std::string> replaced) {
+void OutputFolder::commit(const std::vector<std::string>& replaced) {
   const fs::path& target = temporary_.target();
   try {
     sync_below(staging());

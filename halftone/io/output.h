@@ -91,7 +91,7 @@ class OutputFolder {
   void write(const std::function<void()>& work) const;
   // Syncs everything below, then replaces what stood there. Files of that which are neither in the
   // new one nor below one of its `replaced` sub-folders are someone's, and are kept.
-  void commit(std::initializer_list<std::string> replaced);
+  void commit(const std::vector<std::string>& replaced);
 
  private:
   Temporary temporary_;

@@ -452,23 +452,6 @@ TEST_F(CliQuantizeModel, AnInterruptedSearchSaysFromWhereTheNextRunGoesOn) {
   EXPECT_FALSE(fs::exists(path("out.search.safetensors")));
 }
 
-TEST_F(CliQuantizeModel, AFolderOfRandomWeightsRunsAndIsQuantized) {
-  const Result made =
-      run({"bench", "folder", "--dim", "384", "--layers", "1", "-o", path("random")});
-  ASSERT_EQ(made.code, 0) << made.err;
-  EXPECT_THAT(made.out, HasSubstr("1 blocks of width 384"));
-  const Result result = run({"quantize", "--model", path("random"), "--format", "fp8",
-                             "--calibrate", path("prompts.txt"), "--size", "64x64", "--steps", "2",
-                             "--certify", "1", "-o", path("out"), "--json"});
-  ASSERT_EQ(result.code, 0) << result.err;
-  const json report = json::parse(result.out);
-  EXPECT_EQ(report["formats"]["fp8"]["weights"], 35);  // five blocks of seven
-  EXPECT_EQ(report["not_finite"].size(), 0u);
-  EXPECT_GT(report["certificate"]["velocity_cosine"]["mean"].get<double>(), 0.9);
-  // Someone's model is not written over.
-  expect_one_line(run({"bench", "folder", "-o", path("model")}), 1, "with other things in it");
-}
-
 TEST_F(CliQuantizeModel, ADamagedCalibrationIsSaidAndBegunAnew) {
   ASSERT_EQ(calibrated("fp8", "one").code, 0);
   std::ofstream(path("two.calibration.safetensors")) << "something else";
