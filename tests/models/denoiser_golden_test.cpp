@@ -212,16 +212,26 @@ TEST(DenoiserPrecisions, CostWhatTheyShouldAndNotLess) {
       }
       Weights weights = test::procedural_weights(*graph);
       quantize_weights(weights, plain.report, cpu_kernels(), {2});
-      const auto run = [&](const std::shared_ptr<Graph>& g) {
-        return floats(test::tested_program(g, weights).run(tested.inputs()).at("sample"));
+      const auto run = [&](const std::shared_ptr<Graph>& g, const NamedTensors& inputs) {
+        return floats(test::tested_program(g, weights).run(inputs).at("sample"));
       };
-      const auto sample = run(plain.graph);
+      const auto sample = run(plain.graph, tested.inputs());
       how.optimize = true;
       const double error = relative_error(sample, exact);
       EXPECT_GE(error, least) << golden << " " << format.name;
       EXPECT_LE(error, costs * most) << golden << " " << format.name;
-      EXPECT_LE(relative_error(run(test::tested_compile(*graph, how)), sample),
-                test::compile_tolerance(DType::kBF16))
+      // A network that rounding costs more is also changed more by a rounding that turns: by what
+      // latents do that are off by half a unit of bf16.
+      double turned = test::compile_tolerance(DType::kBF16);
+      if (costs > 1) {
+        NamedTensors moved = tested.inputs();
+        std::vector<float> latents = floats(moved.at("latents"));
+        for (float& value : latents) value *= 1 + 1.0f / 512;
+        moved.at("latents") = test::f32_tensor(moved.at("latents").shape(), latents);
+        turned = std::max(turned, relative_error(run(plain.graph, moved), sample));
+      }
+      EXPECT_LE(relative_error(run(test::tested_compile(*graph, how), tested.inputs()), sample),
+                turned)
           << golden << " " << format.name << ": compiled and not differ";
     }
   }
