@@ -19,6 +19,7 @@ struct MadePicture {
   Tensor latents, image;
   std::vector<int64_t> latent_shape;
   std::vector<uint8_t> rgb;
+  std::vector<int> reused;  // steps
 };
 
 halftone_request defaults_of(const LoadedModel& loaded) {
@@ -135,7 +136,7 @@ std::unique_ptr<halftone_result> run(const std::shared_ptr<SharedModel>& model,
   result->seconds = generate(
       *worker->pipeline, result->request, [&](const Progress& progress) { run.report(progress); },
       [&](const GeneratedPicture& made) {
-        MadePicture picture{made.latents, made.image, {}, to_rgb(made.image)};
+        MadePicture picture{made.latents, made.image, {}, to_rgb(made.image), made.reused[0]};
         for (int i = 0; i < made.latents.shape().rank(); ++i) {
           picture.latent_shape.push_back(made.latents.shape()[i]);
         }
@@ -244,7 +245,8 @@ halftone_status halftone_result_write_png(const halftone_result* result, size_t 
     check_not_null(path, "path");
     if (*path == '\0') throw halftone::Error(halftone::ErrorCode::kUsage, "path", "is empty");
     write_png(path, made.image,
-              picture_text(result->model->loaded(), result->request, result->model->hash(),
-                           static_cast<int>(index)));
+              told_picture_text(picture_text(result->model->loaded(), result->request,
+                                             result->model->hash(), static_cast<int>(index)),
+                                result->request, made.reused));
   });
 }

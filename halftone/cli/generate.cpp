@@ -132,8 +132,10 @@ class Results {
   }
   void add(const GeneratedPicture& picture) {
     const fs::path file = output_name(options_, picture.index);
-    write_png(file, picture.image,
-              picture_text(outcome_.loaded, request_, outcome_.hash, picture.index));
+    write_png(
+        file, picture.image,
+        told_picture_text(picture_text(outcome_.loaded, request_, outcome_.hash, picture.index),
+                          request_, picture.reused[0]));
     outcome_.files.push_back(file);
     outcome_.reused.push_back(picture.reused);
     if (latents_) latents_->write("latents", picture.latents.bytes());

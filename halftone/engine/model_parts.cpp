@@ -5,6 +5,8 @@
 #include "halftone/engine/checks.h"
 #include "halftone/io/config_reader.h"
 #include "halftone/io/json.h"
+#include "halftone/io/model_hash.h"
+#include "halftone/tensor/storage.h"
 
 namespace halftone {
 namespace {
@@ -34,6 +36,35 @@ void check_fit(const ModelParts& parts) {
     fail(fmt::format("a VAE of {} channels for a {} of {}", parts.codec->channels(),
                      denoiser.folder(), denoiser.channels()));
   }
+}
+
+// The small files of a model's folder, by their names there. How it is sampled is said with every
+// request.
+std::string hash_of_settings(const fs::path& base) {
+  std::map<std::string, fs::path> found;
+  const auto add = [&](const fs::path& path, const std::string& name) {
+    const auto kind = path.extension();
+    if (kind != ".json" && kind != ".txt" && kind != ".model" && kind != ".jinja") return;
+    if (!name.ends_with(".index.json") && fs::is_regular_file(path)) found.emplace(name, path);
+  };
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(base, none)) {
+    const std::string name = entry.path().filename().string();
+    if (name == "model_index.json") add(entry.path(), name);
+    if (name == "scheduler" || !entry.is_directory(none)) continue;
+    for (const auto& inner : fs::directory_iterator(entry.path(), none)) {
+      add(inner.path(), name + "/" + inner.path().filename().string());
+    }
+  }
+  std::string all;
+  for (const auto& [name, path] : found) {
+    all += name + "\n";
+    if (fs::file_size(path, none) == 0) continue;
+    const auto file = Storage::map_file(path);
+    const auto bytes = file->bytes();
+    all += text_hash({reinterpret_cast<const char*>(bytes.data()), bytes.size()}) + "\n";
+  }
+  return text_hash(all);
 }
 
 // What a model's folder recommends, over what its family usually takes.
@@ -75,6 +106,7 @@ ModelParts ModelParts::read(const FoundModel& found) {
   parts.sampling = found.family->sampling(found.files);
   check_fit(parts);
   parts.recommended = read_recommended(parts);
+  parts.settings_hash = hash_of_settings(parts.files.base);
   return parts;
 }
 

@@ -16,6 +16,9 @@ struct ModelParts {
   std::shared_ptr<const Codec> codec;
   Sampling sampling;     // the family's
   Sampling recommended;  // with what the folder says of itself, in halftone.json
+  // Of the configurations and tokenizers that the parts were read from: what a result follows from
+  // besides weights and what was asked.
+  std::string settings_hash;
 
   // Everything that can be wrong with the configuration is wrong here.
   static ModelParts read(const FoundModel& found);

@@ -16,13 +16,13 @@ using nlohmann::ordered_json;
 PngText settings_of(const PngText& text) {
   PngText settings;
   for (const auto& entry : text) {
-    if (entry.first != "Software") settings.push_back(entry);
+    if (!is_outcome(entry.first)) settings.push_back(entry);
   }
   return settings;
 }
 
 ordered_json entry_of(const OfflineLine& line, const OfflinePicture& picture,
-                      const LoadedModel& loaded, const std::string& model_hash) {
+                      const LoadedModel& loaded, const OfflineList& list) {
   ordered_json entry = {{"line", line.number}, {"id", line.id}};
   if (!line.error.empty()) {  // nothing else of it can be relied on
     entry["error"] = line.error;
@@ -39,14 +39,20 @@ ordered_json entry_of(const OfflineLine& line, const OfflinePicture& picture,
   entry["steps"] = request.steps;
   entry["guidance"] = short_number(request.guidance);
   if (request.true_cfg > 0) entry["true_cfg"] = short_number(request.true_cfg);
-  if (request.cache > 0) entry["cache"] = short_number(request.cache);
+  if (request.cache > 0) {
+    entry["cache"] = short_number(request.cache);
+    // From its file: another run may have made it.
+    if (picture.done) {
+      entry["reused_steps"] = reused_steps(read_png_header(list.path_of(picture)).text);
+    }
+  }
   if (!request.skip.layers.empty()) {
     entry["skip_layers"] = layers_text(request.skip.layers);
     entry["skip_layer_scale"] = short_number(request.skip.scale);
   }
   entry["scheduler"] = line.scheduler.empty() ? ordered_json() : ordered_json(line.scheduler);
   entry["model"] = loaded.path;
-  entry["model_hash"] = model_hash;
+  entry["model_hash"] = list.hash;
   entry["precision"] = loaded.precision.used;
   if (loaded.tells_text_precision()) {
     entry["text_precision"] = loaded.text_precision.used;
@@ -80,7 +86,8 @@ std::string why_make(const std::filesystem::path& file, const GenerateRequest& r
   for (size_t i = 0; i < now.size(); ++i) {
     if (i < was.size() && was[i] == now[i]) continue;
     const bool has = i < was.size() && was[i].first == now[i].first;
-    if (has && now[i].first == "settings") return "its schedule or adapters were others";
+    if (has && now[i].first == "settings")
+      return "its schedule, adapters or configurations were others";
     return has ? fmt::format("its {} was '{}'", now[i].first, printable(was[i].second, 60))
                : fmt::format("it had no {}", now[i].first);
   }
@@ -92,7 +99,7 @@ std::string offline_index(const OfflineList& list, const LoadedModel& loaded) {
   std::string text;
   for (const OfflinePicture& picture : list.pictures) {
     if (!picture.done && picture.error.empty()) continue;
-    const ordered_json entry = entry_of(list.lines[picture.line], picture, loaded, list.hash);
+    const ordered_json entry = entry_of(list.lines[picture.line], picture, loaded, list);
     text += entry.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   }
   return text;

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "halftone/base/error.h"
+#include "halftone/engine/picture_text.h"
 #include "halftone/io/png.h"
 #include "halftone/kernels/kernels.h"
 
@@ -134,7 +135,9 @@ void OfflineRows::finish(Stepper& stepper, const Row& row) {
       row.picture, [&] { return finish_picture(stepper, row.job, picture.index, seconds_); });
   if (!made) return;
   cannot_write_ = true;  // until it is written
-  write_png(list_.path_of(picture), made->image, list_.text_of(picture, loaded_));
+  write_png(list_.path_of(picture), made->image,
+            told_picture_text(list_.text_of(picture, loaded_), list_.request_of(picture),
+                              made->reused[0]));
   cannot_write_ = false;
   picture.done = true;
 }

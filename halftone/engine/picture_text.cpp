@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <filesystem>
 
 #include "halftone/base/version.h"
@@ -17,7 +18,7 @@ std::string fingerprint(const Model& model, const GenerateRequest& request, int 
   const Schedule schedule =
       make_schedule(request.scheduler.value_or(model.sampling().scheduler), request.steps,
                     model.denoiser().image_tokens({latents[1], latents[2], latents[3]}));
-  std::string all = fmt::format("{:a}", schedule.initial_scale);
+  std::string all = fmt::format("{} {:a}", model.parts().settings_hash, schedule.initial_scale);
   for (const SamplerStep& step : schedule.steps) {
     all += fmt::format("\n{:a} {:a} {:a}", step.sigma, step.timestep, step.input_scale);
     for (const float factor : step.latents) all += fmt::format(" {:a}", factor);
@@ -35,7 +36,32 @@ std::string fingerprint(const Model& model, const GenerateRequest& request, int 
   return text_hash(all);
 }
 
+constexpr const char* kReused = "reused_steps";
+
 }  // namespace
+
+bool is_outcome(const std::string& entry) { return entry == "Software" || entry == kReused; }
+
+PngText told_picture_text(PngText text, const GenerateRequest& request,
+                          const std::vector<int>& reused) {
+  if (request.cache > 0) text.emplace_back(kReused, fmt::format("{}", fmt::join(reused, ",")));
+  return text;
+}
+
+std::vector<int> reused_steps(const PngText& text) {
+  std::vector<int> steps;
+  for (const auto& [key, value] : text) {
+    if (key != kReused) continue;
+    for (const char *at = value.data(), *end = at + value.size(); at < end;) {
+      int step = 0;
+      const auto [next, error] = std::from_chars(at, end, step);
+      if (error != std::errc()) break;
+      steps.push_back(step);
+      at = next + 1;  // a comma
+    }
+  }
+  return steps;
+}
 
 PngText picture_text(const LoadedModel& loaded, const GenerateRequest& request,
                      const std::string& model_hash, int index) {

@@ -208,10 +208,10 @@ class ModelQuantizer {
   // What is kept of an interrupted run belongs to this.
   std::string fingerprint() const {
     const CalibrationOptions& how = plan_.calibration;
-    return text_hash(fmt::format("{} {} {} {} {} {} {} {} {} {}", result_.hash,
-                                 fmt::join(result_.cuts, "\n"), fmt::join(how.prompts, "\n"),
-                                 fmt::join(how.held_out, "\n"), how.first_seed, how.width,
-                                 how.height, how.steps, how.guidance, scheduler_name()));
+    return text_hash(fmt::format(
+        "{} {} {} {} {} {} {} {} {} {} {}", result_.hash, original_.model->parts().settings_hash,
+        fmt::join(result_.cuts, "\n"), fmt::join(how.prompts, "\n"), fmt::join(how.held_out, "\n"),
+        how.first_seed, how.width, how.height, how.steps, how.guidance, scheduler_name()));
   }
 
   void run_calibration() {

@@ -27,7 +27,9 @@ void GenerateWorker::finish_picture(GenerateLane& lane, const PictureRow& row) {
     StoredFile file;
     file.name = fmt::format("{}.png", row.index + 1);
     file.type = "image/png";
-    file.bytes = encode_png(image, picture_text(lane.loaded(), job->asked, lane.hash(), row.index));
+    file.bytes = encode_png(
+        image, told_picture_text(picture_text(lane.loaded(), job->asked, lane.hash(), row.index),
+                                 job->asked, row.job.reused()));
     file.size = static_cast<int64_t>(file.bytes.size());
     ordered_json details = {{"media", "image"},
                             {"width", image.shape()[2]},

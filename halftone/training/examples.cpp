@@ -53,10 +53,10 @@ ExampleMaker::ExampleMaker(Pipeline& pipeline, ExampleCache& cache, int64_t reso
   const std::string dtype(name_of(model.options().activations));
   std::string texts(name_of(model.text_activations()));
   if (const auto& format = model.options().text_format) texts += fmt::format(" {}", format->name);
-  text_source_ =
-      fmt::format("text 1 {} {} {}\n", model.family().name, model.encoders_hash(), texts);
-  picture_source_ =
-      fmt::format("picture 1 {} {} {}\n", model.family().name, model.codec_hash(), dtype);
+  text_source_ = fmt::format("text 1 {} {} {} {}\n", model.family().name,
+                             model.parts().settings_hash, model.encoders_hash(), texts);
+  picture_source_ = fmt::format("picture 1 {} {} {} {}\n", model.family().name,
+                                model.parts().settings_hash, model.codec_hash(), dtype);
 }
 
 Shape ExampleMaker::largest_picture() const {

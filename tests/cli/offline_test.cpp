@@ -162,7 +162,8 @@ TEST_F(CliOffline, WhatIsThereIsKeptUnlessItsLineHasChanged) {
              "\n"
              R"({"prompt": "c"})"
              "\n");
-  EXPECT_EQ(report("out")["made_again"][0]["why"], "its schedule or adapters were others");
+  EXPECT_EQ(report("out")["made_again"][0]["why"],
+            "its schedule, adapters or configurations were others");
 
   const std::string whole = test::read_file(dir_ / "out" / "cat.png");
   test::write_file(dir_ / "out" / "cat.png", whole.substr(0, whole.size() / 2));
@@ -175,6 +176,46 @@ TEST_F(CliOffline, WhatIsThereIsKeptUnlessItsLineHasChanged) {
   EXPECT_EQ(report("out", {"--overwrite"})["made"], 2);
   report("fresh");
   EXPECT_EQ(files_in("out"), files_in("fresh"));
+}
+
+// Weights are not all that a picture follows from.
+TEST_F(CliOffline, AChangedConfigurationMakesPicturesAgain) {
+  write_list(R"({"prompt": "a cat"})"
+             "\n");
+  report("out");
+  const std::string before = test::read_file(dir_ / "out" / "000001.png");
+  const fs::path file = dir_ / "model" / "vae" / "config.json";
+  json config = json::parse(test::read_file(file));
+  config["scaling_factor"] = config["scaling_factor"].get<double>() * 1.5;
+  test::write_file(file, config.dump());
+  const json again = report("out");
+  EXPECT_EQ(again["made"], 1);
+  EXPECT_EQ(again["made_again"][0]["why"], "its schedule, adapters or configurations were others");
+  EXPECT_NE(test::read_file(dir_ / "out" / "000001.png"), before);
+  // What the folder recommends is in the request already.
+  test::write_file(dir_ / "model" / "halftone.json", R"({"guidance": 2})");
+  EXPECT_EQ(report("out", {"--guidance", "0"})["kept"], 1);
+}
+
+TEST_F(CliOffline, FilesAndTheIndexSayWhichStepsWereReused) {
+  write_list(R"({"prompt": "a cat", "cache": 1, "steps": 6})"
+             "\n"
+             R"({"prompt": "a cat", "steps": 6})"
+             "\n");
+  report("out");
+  const auto lines = [&] {
+    std::vector<json> found;
+    std::istringstream all(test::read_file(dir_ / "out" / "index.jsonl"));
+    for (std::string line; std::getline(all, line);) found.push_back(json::parse(line));
+    return found;
+  };
+  const json reused = lines()[0]["reused_steps"];
+  EXPECT_GT(reused.size(), 1u);
+  EXPECT_FALSE(lines()[1].contains("reused_steps"));
+  // The same of a picture that is kept.
+  fs::remove(dir_ / "out" / "index.jsonl");
+  EXPECT_EQ(report("out")["kept"], 2);
+  EXPECT_EQ(lines()[0]["reused_steps"], reused);
 }
 
 TEST_F(CliOffline, KilledAtAnyMomentItGoesOnToTheSameFiles) {
