@@ -52,7 +52,7 @@ struct Measured {
   DeviceBench::Recipe recipe;
 };
 
-// Of products and attention; nothing else counts.
+// Of products, convolutions and attention; nothing else counts.
 double flops_of(const Graph& graph) {
   double flops = 0;
   for (const Node& node : graph.nodes()) {
@@ -61,6 +61,10 @@ double flops_of(const Graph& graph) {
     };
     if (node.op == Op::kLinear) {
       flops += 2.0 * static_cast<double>(shape(0).numel()) * static_cast<double>(shape(1)[0]);
+    } else if (node.op == Op::kConv2d) {
+      const double pixels =
+          static_cast<double>(graph.values()[node.outputs[0]].type.shape.numel() / shape(1)[0]);
+      flops += 2.0 * pixels * static_cast<double>(shape(1).numel());
     } else if (node.op == Op::kAttention) {
       flops += 4.0 * static_cast<double>(shape(0).numel()) * static_cast<double>(shape(1)[1]);
     }
@@ -88,7 +92,7 @@ Measured zimage_blocks(const BenchOptions& options, int64_t layers) {
 Measured whole_denoiser(const BenchOptions& options, const Family& family,
                         const Family::Size& size) {
   const std::shared_ptr<const Denoiser> denoiser = size.denoiser();
-  const int64_t tokens = options.tokens > 0 ? options.tokens : 4096;
+  const int64_t tokens = options.tokens > 0 ? options.tokens : size.image_tokens;
   const auto side = static_cast<int64_t>(std::sqrt(static_cast<double>(tokens)));
   if (side * side != tokens) {
     throw Error(ErrorCode::kUsage, "--tokens", "{} are no square picture", tokens);

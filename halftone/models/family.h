@@ -220,7 +220,8 @@ struct Family {
   struct Size {
     std::string_view name;
     std::unique_ptr<Denoiser> (*denoiser)();
-    int64_t text_tokens;  // that it is usually given
+    int64_t text_tokens;          // that it is usually given
+    int64_t image_tokens = 4096;  // patches of a picture of 1024 x 1024
   };
   std::vector<Size> sizes = {};
 

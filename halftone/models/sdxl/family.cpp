@@ -182,7 +182,7 @@ Family family() {
           make_conditioner,
           make_codec,
           sampling,
-          {{"base", published_base, 77}},
+          {{"base", published_base, 77, 1024}},
           {{"text_encoder", {"conditioner.embedders.0.transformer."}, "tokenizer"},
            {"text_encoder_2", {"conditioner.embedders.1.model."}, "tokenizer_2"},
            {"vae", {"first_stage_model.", "vae."}}}};
