@@ -160,11 +160,10 @@ Condition Pipeline::encode(const std::string& prompt, const Told& told) {
   return tell(encode(prompt), told);
 }
 
-Condition Pipeline::encode_negative(const std::string& prompt, const Told& told) {
-  if (prompt.empty()) {
-    if (auto none = model_->conditioner().without_negative()) return tell(std::move(*none), told);
-  }
-  return encode(prompt, told);
+Condition Pipeline::encode_negative(const std::optional<std::string>& prompt, const Told& told) {
+  if (prompt) return encode(*prompt, told);
+  if (auto none = model_->conditioner().without_negative()) return tell(std::move(*none), told);
+  return encode("", told);
 }
 
 Condition Pipeline::encode(const std::string& prompt) {

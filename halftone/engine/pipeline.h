@@ -125,8 +125,8 @@ class Pipeline {
   // The last few prompts are remembered, and those that are told here for good.
   Condition encode(const std::string& prompt);
   Condition encode(const std::string& prompt, const Told& told);
-  // Empty: none is given, which is not always the same as the empty prompt.
-  Condition encode_negative(const std::string& prompt, const Told& told);
+  // None is given, which is not always the same as the empty prompt.
+  Condition encode_negative(const std::optional<std::string>& prompt, const Told& told);
   // What each encoder gives for it, run anew.
   std::vector<NamedTensors> encoder_results(const std::string& prompt);
   void remember(const std::string& prompt, Condition condition);
