@@ -64,6 +64,15 @@ float strength_of(const AdapterChoices& row, const std::shared_ptr<const Adapter
   return strength;
 }
 
+AdapterChoices text_adapters(const AdapterChoices& row) {
+  const AdapterChoices* const one = &row;
+  AdapterChoices chosen;
+  for (const auto& adapter : adapter_slots({&one, 1})) {
+    if (adapter->lora().changes_text()) chosen.push_back({adapter, strength_of(row, adapter)});
+  }
+  return chosen;
+}
+
 Pipeline::Forward Pipeline::forward_of(const Shape& latents, std::span<const float> times,
                                        const Rows& rows) const {
   HT_ASSERT(times.size() == rows.conditions.size());

@@ -3,6 +3,8 @@
 // state, so that threads may share them.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <array>
 #include <filesystem>
 #include <map>
@@ -163,6 +165,10 @@ class Conditioner {
   // From what the encoders gave.
   virtual Condition condition(const PromptTokens& prompt,
                               std::span<const NamedTensors> results) const = 0;
+  // What adapters can change of it.
+  virtual AdaptedModel::Encoder adapted(size_t index) const {
+    return {folders()[index], fmt::format("te{}", index + 1), {}, {}};
+  }
   // What stands for a negative prompt where none is given; nothing where it is the empty prompt.
   virtual std::optional<Condition> without_negative() const { return std::nullopt; }
 };

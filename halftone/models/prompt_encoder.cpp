@@ -62,4 +62,12 @@ std::shared_ptr<Graph> JoinedConditioner::build(size_t index, int64_t tokens,
   return parts_.encoders[index]->build(options);
 }
 
+AdaptedModel::Encoder JoinedConditioner::adapted(size_t index) const {
+  const PromptEncoder& encoder = *parts_.encoders[index];
+  AdaptedModel::Encoder adapted = Conditioner::adapted(index);
+  adapted.comfy = encoder.comfy_name();
+  adapted.targets = encoder.lora_targets();
+  return adapted;
+}
+
 }  // namespace halftone

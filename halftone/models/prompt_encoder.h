@@ -26,6 +26,9 @@ class PromptEncoder {
   virtual NamedTensors inputs(const std::vector<int32_t>& ids) const = 0;
   virtual WeightNames names(const Checkpoint& checkpoint) const = 0;
   virtual QuantizeRecipe recipe(const Format& format) const = 0;  // as Conditioner::recipe
+  // What adapters can change, and what files of ComfyUI call the encoder.
+  virtual LoraTargets lora_targets() const { return {}; }
+  virtual std::string comfy_name() const { return {}; }
 };
 
 // What a folder's tokenizer makes of prompts of one length.
@@ -79,6 +82,7 @@ class JoinedConditioner final : public Conditioner {
   QuantizeRecipe recipe(size_t index, const Format& format) const override {
     return parts_.encoders[index]->recipe(format);
   }
+  AdaptedModel::Encoder adapted(size_t index) const override;
   Condition condition(const PromptTokens&, Results results) const override {
     return parts_.join(results);
   }

@@ -14,6 +14,7 @@ class ClipPromptEncoder final : public PromptEncoder {
   ClipPromptEncoder(const ModelFiles& files, const EncoderPlace& place, const Config& config,
                     const Options& options)
       : folder_(place.folder),
+        comfy_name_(place.comfy_name),
         within_(files.within(place.folder)),
         config_(config),
         options_(options),
@@ -38,9 +39,11 @@ class ClipPromptEncoder final : public PromptEncoder {
     return names_in(checkpoint, config_, options_, within_);
   }
   QuantizeRecipe recipe(const Format& format) const override { return layers_recipe(format); }
+  LoraTargets lora_targets() const override { return clip_text::lora_targets(*build({}), config_); }
+  std::string comfy_name() const override { return comfy_name_; }
 
  private:
-  std::string folder_, within_;
+  std::string folder_, comfy_name_, within_;
   Config config_;
   Options options_;
   PromptTokenizer tokenizer_;

@@ -118,6 +118,7 @@ std::unique_ptr<Conditioner> make_conditioner(const ModelFiles& files) {
   place.pooled = false;
   parts.encoders.push_back(clip_text::make_encoder(files, place, &first));
   place = {"text_encoder_2", "tokenizer_2", true, true, clip_text::big_g()};
+  place.comfy_name = "clip_g";
   parts.encoders.push_back(clip_text::make_encoder(files, place, &second));
   if (first.positions != second.positions) {
     throw Error(ErrorCode::kInvalidInput, files.base.string(),
