@@ -145,7 +145,9 @@ void Pipeline::run_with_caches(const Forward& forward, const Use& use,
     RowCache& cache = *rows.caches[b];
     const ValueType& type = first.graph().inputs().at(kCacheBefore).type();
     if (!cache.before.defined()) {
-      const Tensor zeros = Tensor::zeros(type.dtype, {1, type.shape[1], type.shape[2]});
+      std::vector<int64_t> one(type.shape.dims().begin(), type.shape.dims().end());
+      one[0] = 1;
+      const Tensor zeros = Tensor::zeros(type.dtype, Shape(one));
       cache.before = place(zeros);
       cache.added = place(zeros);
     }

@@ -34,7 +34,7 @@ class SdxlDenoiser final : public Denoiser {
 
   std::shared_ptr<Graph> build(const DenoiserShape& s, const BuildOptions& options) const override {
     return build_unet(config_, {s.rows, s.latents[1], s.latents[2], s.text_tokens},
-                      {options.activations, options.tap_blocks});
+                      {options.activations, options.tap_blocks, options.mark_ends});
   }
 
   NamedTensors inputs(const DenoiserShape&, std::span<const Condition* const> rows) const override {
