@@ -10,9 +10,10 @@
 
 namespace halftone {
 
-// Whose names: those of diffusers and PEFT (transformer.PATH.lora_A.weight), or of ComfyUI
-// (diffusion_model.PATH.lora_A.weight).
-enum class LoraNaming : uint8_t { kDiffusers, kComfyUi };
+// Whose names: those of diffusers and PEFT (transformer.PATH.lora_A.weight), of ComfyUI
+// (diffusion_model.PATH.lora_A.weight), or of kohya's tools (lora_unet_PATH.lora_down.weight, with
+// _ for dots; lora_transformer_PATH of what is no U-Net).
+enum class LoraNaming : uint8_t { kDiffusers, kComfyUi, kKohya };
 
 struct TrainedLora {
   struct Module {
@@ -24,7 +25,8 @@ struct TrainedLora {
 };
 
 // Strength is multiplied into B, so that the file means the same to everyone: an alpha that one
-// tool reads and another does not cannot change it. Stored in BF16 or F32.
+// tool reads and another does not cannot change it. Kohya's tools look for one; it is the rank.
+// Stored in BF16 or F32.
 void write_lora(const std::filesystem::path& path, const TrainedLora& lora, LoraNaming naming,
                 DType dtype, const Metadata& metadata);
 
