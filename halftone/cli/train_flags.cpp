@@ -184,6 +184,10 @@ void add_data_options(CLI::App& command, TrainFlags& o) {
       ->type_name("WORDS")
       ->group(group);
   command
+      .add_flag("--train-text", rules.train_text,
+                "Adapters of the text encoders, too, which then read captions in every step (SDXL)")
+      ->group(group);
+  command
       .add_option("--caption-dropout", rules.caption_dropout,
                   "The share of pictures that are shown without their caption")
       ->capture_default_str()
@@ -320,7 +324,8 @@ void check_train_mode(const CLI::App& command, TrainFlags& o) {
     refuse_given(command, {"--weights", "--weight-gradient"}, "is for --mode full or qat");
     return;
   }
-  refuse_given(command, {"--rank", "--alpha", "--naming", "--dropout", "--stream-blocks"},
+  refuse_given(command,
+               {"--rank", "--alpha", "--naming", "--dropout", "--stream-blocks", "--train-text"},
                "is for --mode lora");
   if (command.count("--lr") == 0) {
     o.train.rules.optimizer.learning_rate = usual_learning_rate(TrainMode::kFull);

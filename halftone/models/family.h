@@ -165,6 +165,15 @@ class Conditioner {
   // From what the encoders gave.
   virtual Condition condition(const PromptTokens& prompt,
                               std::span<const NamedTensors> results) const = 0;
+  // Whether encoders can be in one graph with what reads them, and be trained together.
+  virtual bool trains_together() const { return false; }
+  // Where they can: encoder `index` for so many rows, its inputs for their prompts, and, by their
+  // names in a Condition, what a denoiser is given of the encoders' outputs, [rows, ...] each.
+  virtual std::shared_ptr<Graph> build_rows(size_t index, int64_t rows,
+                                            const BuildOptions& options) const;
+  virtual NamedTensors inputs_of_rows(size_t index, std::span<const PromptTokens> prompts) const;
+  virtual std::map<std::string, Value> joined(
+      std::span<const std::map<std::string, Value>> results) const;
   // What adapters can change of it.
   virtual AdaptedModel::Encoder adapted(size_t index) const {
     return {folders()[index], fmt::format("te{}", index + 1), {}, {}};

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "halftone/io/safetensors_header.h"
 #include "halftone/tensor/tensor.h"
@@ -19,9 +20,15 @@ struct TrainedLora {
   struct Module {
     Tensor down, up;  // F32 [rank, in], [out, rank]
   };
-  std::map<std::string, Module> modules;  // by the weight of the linear, "layers.0.w1.weight"
-  float strength = 1;                     // alpha / rank
-  std::string folder = "transformer";     // of the denoiser
+  using Modules = std::map<std::string, Module>;
+  Modules modules;                     // by the weight of the linear, "layers.0.w1.weight"
+  struct Encoder {                     // of text
+    std::string folder, kohya, comfy;  // as AdaptedModel::Encoder has them
+    Modules modules;
+  };
+  std::vector<Encoder> encoders = {};  // that are trained, too
+  float strength = 1;                  // alpha / rank
+  std::string folder = "transformer";  // of the denoiser
 };
 
 // Strength is multiplied into B, so that the file means the same to everyone: an alpha that one

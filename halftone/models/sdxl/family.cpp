@@ -5,6 +5,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
+#include "halftone/graph/ops.h"
 #include "halftone/io/json.h"
 #include "halftone/models/autoencoder_kl/codec.h"
 #include "halftone/models/clip_text/prompt_encoder.h"
@@ -132,6 +133,11 @@ std::unique_ptr<Conditioner> make_conditioner(const ModelFiles& files) {
     const Tensor& pooled = r[1].at("pooled");
     return {{"text", joined_states(r[0].at("states"), r[1].at("states"))},
             {"pooled", pooled.reshape({pooled.numel()})}};
+  };
+  using Values = JoinedConditioner::Parts::Values;
+  parts.join_values = [](std::span<const Values> r) -> Values {
+    return {{"text", concat({r[0].at("states"), r[1].at("states")}, 2)},
+            {"pooled", r[1].at("pooled")}};
   };
   if (zeros_without_negative(files)) {
     parts.without_negative =
