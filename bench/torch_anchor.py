@@ -8,7 +8,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--sections", default="gemms,attn,infer,train")
 parser.add_argument("--tokens", type=int, default=4224)
 parser.add_argument("--batches", default="1,4")
-parser.add_argument("--family", default="z-image", help="z-image, flux.2-klein (4B), flux.1 or sd3 (3.5 Large)")
+parser.add_argument("--family", default="z-image", help="z-image, flux.2-klein (4B), flux.1, sd3 (3.5 Large) or sdxl (tokens: of the lowest level)")
 args = parser.parse_args()
 import torch, torch.nn as nn, torch.nn.functional as F
 torch.manual_seed(0)
@@ -180,6 +180,9 @@ def klein(B, S, mode, d=3072, h=24, T=512):
 
 def denoiser(B, S, mode):
     if args.family == "flux.2-klein": return klein(B, S, mode)
+    if args.family == "sdxl":
+        from torch_unet import Maker, unet
+        return unet(B, S, Maker(Lin, mode, dev, torch.bfloat16))
     from torch_two_streams import Maker, two_streams
     return two_streams(args.family, B, S, Maker(Lin, rope, mode, dev, torch.bfloat16))
 
@@ -191,7 +194,7 @@ def infer_denoiser():
             blocks, run = denoiser(B, S, mode)
             with torch.no_grad():
                 t0 = time.time()
-                for b in blocks: b.compile()
+                for b in blocks: b.compile(dynamic=False)
                 run(); torch.cuda.synchronize(); w = time.time()-t0
                 t = bench(run, n=10)
                 g = torch.cuda.CUDAGraph()

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -62,7 +63,8 @@ class Adapter {  // from Model::adapter
 };
 
 struct Request {  // from Model::request
-  std::string prompt, negative = "";
+  std::string prompt;
+  std::optional<std::string> negative = {};  // none is not always the same as an empty one
   int64_t width = 0, height = 0;
   int steps = 0;
   float guidance = 0;
@@ -75,6 +77,7 @@ struct Request {  // from Model::request
   float cache = 0;               // how much tokens may change before blocks run again
   std::string skip_layers = "";  // "7,8,9"
   float skip_layer_scale = 0;    // 0: the usual
+  int64_t original_width = 0, original_height = 0, crop_left = 0, crop_top = 0;
 };
 
 // Called between steps and, on the CPU, several times a second: true goes on, false ends the run

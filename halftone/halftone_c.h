@@ -126,7 +126,8 @@ typedef int (*halftone_progress_fn)(void* user, const halftone_progress* progres
 typedef struct halftone_request {
   size_t size;            // set by init
   const char* prompt;     // needed
-  const char* negative;   // what to avoid; needs guidance
+  const char* negative;   // what to avoid; needs guidance. NULL: none, which is not always the
+                          // same as ""
   const char* scheduler;  // "flow-euler", "dpm++-2m", "unipc", ...; NULL: the model's own
   int64_t width, height;  // pixels
   int32_t steps;          // 1 .. 1000
@@ -145,6 +146,10 @@ typedef struct halftone_request {
   const char*
       skip_layers;  // "7,8,9": blocks that guidance leads away from being without; NULL: none
   float skip_layer_scale;  // how strongly; 0: the usual
+  // Of families that are told of sizes: the picture that this one is a part of, 0 its own size, and
+  // where the part begins in it.
+  int64_t original_width, original_height;
+  int64_t crop_left, crop_top;
 } halftone_request;
 HALFTONE_API halftone_status halftone_request_init(const halftone_model* model,
                                                    halftone_request* request, size_t size);

@@ -36,7 +36,7 @@ class RequestInC {
       strengths_.push_back(strength);
     }
     in_c.prompt = text_in_c(from.prompt, "prompt");
-    in_c.negative = text_in_c(from.negative, "negative");
+    if (from.negative) in_c.negative = text_in_c(*from.negative, "negative");
     if (!from.scheduler.empty()) in_c.scheduler = text_in_c(from.scheduler, "scheduler");
     in_c.width = from.width;
     in_c.height = from.height;
@@ -53,6 +53,10 @@ class RequestInC {
     in_c.cache = from.cache;
     if (!from.skip_layers.empty()) in_c.skip_layers = text_in_c(from.skip_layers, "skip_layers");
     in_c.skip_layer_scale = from.skip_layer_scale;
+    in_c.original_width = from.original_width;
+    in_c.original_height = from.original_height;
+    in_c.crop_left = from.crop_left;
+    in_c.crop_top = from.crop_top;
   }
   RequestInC(const RequestInC&) = delete;
   RequestInC& operator=(const RequestInC&) = delete;

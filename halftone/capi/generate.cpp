@@ -77,7 +77,9 @@ GenerateRequest request_of(const SharedModel& model, const halftone_request& ask
     request.skip.layers = parse_layers(asked.skip_layers, "skip_layers");
   }
   if (asked.skip_layer_scale != 0) request.skip.scale = asked.skip_layer_scale;
+  request.original = {asked.original_width, asked.original_height, asked.crop_left, asked.crop_top};
   check(request, loaded.sampling);
+  check_original(request, loaded.model->parts());
   if (asked.max_memory < 0) {
     throw Error(ErrorCode::kUsage, "max_memory", "{} bytes are less than none", asked.max_memory);
   }

@@ -234,13 +234,17 @@ void add_bench(CLI::App& app, const Context&) {
   model->callback([m] { bench_blocks_on_device(*m, m->layers); });
 
   CLI::App* compiling = command->add_subcommand(
-      "compile", "Building, compiling and planning a whole Z-Image, before anything runs");
+      "compile", "Building, compiling and planning a whole denoiser, before anything runs");
   auto c = std::make_shared<BenchOptions>();
   add_bench_options(*compiling, *c);
   compiling->add_option("--layers", c->layers, "Blocks")
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(1, 1000));
+  compiling
+      ->add_option("--family", c->family,
+                   "Of a family at its full size instead of Z-Image: " + measured_families())
+      ->type_name("F");
   for (const char* other : {"--device", "--compile", "--tokens", "--threads", "--profile"}) {
     compiling->remove_option(compiling->get_option(other));
   }

@@ -70,19 +70,6 @@ CLI::Validator precision_name(std::vector<std::string> more) {
   return CLI::IsMember(std::move(more));
 }
 
-std::pair<int64_t, int64_t> parse_position(const std::string& text, const char* flag) {
-  const size_t comma = text.find(',');
-  uint32_t left = 0, top = 0;
-  const std::string_view all = text;
-  constexpr uint32_t kMost = 65536;
-  if (comma == std::string::npos || !is_whole_number(all.substr(0, comma), left) ||
-      !is_whole_number(all.substr(comma + 1), top) || left > kMost || top > kMost) {
-    throw Error(ErrorCode::kUsage, flag, "'{}' is not LEFT,TOP in pixels, up to {}",
-                printable(text), kMost);
-  }
-  return {left, top};
-}
-
 std::pair<int64_t, int64_t> parse_size(const std::string& text, const char* flag) {
   const size_t x = text.find('x');
   uint32_t width = 0, height = 0;

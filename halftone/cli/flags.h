@@ -23,8 +23,6 @@ CLI::Validator precision_name(std::vector<std::string> more = {});
 
 // "640x480"
 std::pair<int64_t, int64_t> parse_size(const std::string& text, const char* flag = "--size");
-// "16,240": from the left and from the top
-std::pair<int64_t, int64_t> parse_position(const std::string& text, const char* flag);
 
 // Every value of every command must be there, except those that may well be empty: prompts. Whole
 // numbers are decimal.

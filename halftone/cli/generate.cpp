@@ -72,14 +72,8 @@ GenerateRequest request_of(const GenerateOptions& options, const LoadedModel& lo
   request.guidance = options.guidance;
   request.true_cfg = options.true_cfg;
   request.skip = {parse_layers(options.skip_layers, "--skip-layers"), options.skip_layer_scale};
-  OriginalPicture& original = request.original;
-  if (!options.original_size.empty()) {
-    std::tie(original.width, original.height) =
-        parse_size(options.original_size, "--original-size");
-  }
-  if (!options.crop.empty()) {
-    std::tie(original.left, original.top) = parse_position(options.crop, "--crop");
-  }
+  read_original_size(options.original_size, "--original-size", request.original);
+  read_crop(options.crop, "--crop", request.original);
   request.seed = options.seed;
   if (!options.scheduler.empty()) {
     request.scheduler = with_scheduler(loaded.sampling.scheduler, options.scheduler);
@@ -208,6 +202,7 @@ void run_generate(GenerateOptions options, const Context& context) {
   std::FILE* const report = options.output == "-" ? stderr : stdout;
   if (!options.json) print_plan(report, outcome.kept, outcome.loaded);
   outcome.hash = model.hash();
+  if (model.denoiser().reads_sizes()) outcome.sizes = told_by(request).sizes;
   if (options.cache == "auto") choose_cache(options, context, request, outcome);
   outcome.cache = request.cache;
   outcome.notes = adapter_notes(outcome.loaded, outcome.hash);
@@ -294,7 +289,10 @@ void add_generate(CLI::App& app, const Context& context) {
       ->type_name("N");
   command->add_option("prompt,-p,--prompt", o->prompt, "What to show")->type_name("TEXT");
   add_offline_options(*command, *o);
-  command->add_option("-n,--negative", o->negative, "What to avoid; needs --guidance")
+  command
+      ->add_option_function<std::string>(
+          "-n,--negative", [o](const std::string& text) { o->negative = text; },
+          "What to avoid; needs --guidance")
       ->type_name("TEXT");
   command->add_option("-s,--size", o->size, "Width and height in pixels (default: the model's)")
       ->type_name("WxH");

@@ -29,6 +29,8 @@ OfflineOptions offline_options(const GenerateOptions& options, const Context& co
   o.defaults.true_cfg = options.true_cfg;
   o.defaults.cache = cache_threshold(options.cache);
   o.defaults.skip = {parse_layers(options.skip_layers, "--skip-layers"), options.skip_layer_scale};
+  read_original_size(options.original_size, "--original-size", o.defaults.original);
+  read_crop(options.crop, "--crop", o.defaults.original);
   o.defaults.seed = options.seed;
   o.defaults.count = options.count;
   o.batch = options.batch;
@@ -108,8 +110,8 @@ void add_offline_options(CLI::App& command, GenerateOptions& options) {
       .add_option("--prompts", options.prompts,
                   "Make the pictures of all lines of this file into the folder OUT: a prompt each "
                   "(.txt), or JSON with prompt and, if they differ from the flags, id, negative, "
-                  "seed, size, steps, guidance, true_cfg, cache, skip_layers, skip_layer_scale, "
-                  "count, loras and scheduler")
+                  "seed, size, original_size, crop, steps, guidance, true_cfg, cache, skip_layers, "
+                  "skip_layer_scale, count, loras and scheduler")
       ->type_name("FILE.jsonl|FILE.txt");
   command.add_flag("--overwrite", options.overwrite,
                    "With --prompts: make again what is there already");
@@ -123,8 +125,7 @@ void check_offline_flags(const CLI::App& command, const GenerateOptions& options
     if (command.get_option("--prompt")->count() == 0) throw CLI::RequiredError("prompt");
     return;
   }
-  refuse_given(command, {"--prompt", "--noise", "--save-latents", "--original-size", "--crop"},
-               "does not go with --prompts");
+  refuse_given(command, {"--prompt", "--noise", "--save-latents"}, "does not go with --prompts");
   if (options.cache == "auto") {
     throw Error(ErrorCode::kUsage, "--cache",
                 "with --prompts a threshold is needed: 'generate --cache auto' of one prompt finds "

@@ -79,7 +79,7 @@ ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outc
       {"family", outcome.loaded.model->family().name},
       {"model_hash", outcome.hash},
       {"prompt", options.prompt},
-      {"negative", options.negative},
+      {"negative", options.negative ? ordered_json(*options.negative) : ordered_json()},
       {"seed", options.seed},
       {"size", options.size},
       {"steps", options.steps},
@@ -108,6 +108,10 @@ ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outc
         {"weights_in_files", outcome.planned.file_weights}}},
       {"memory", {{"plan", memory_plan_json(outcome.kept)}}}};
   if (outcome.loaded.context != nullptr) out["peak_bytes"]["on_host"] = outcome.host_measured;
+  if (outcome.sizes) {
+    out["original_size"] = original_size_text(*outcome.sizes);
+    out["crop"] = crop_text(*outcome.sizes);
+  }
   if (options.cache != "off") {
     ordered_json& cache =
         out["cache"] = {{"asked", options.cache}, {"threshold", short_number(outcome.cache)}};

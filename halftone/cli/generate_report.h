@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,8 @@ namespace halftone::cli {
 
 struct GenerateOptions {
   ModelOptions model;
-  std::string prompt, negative, size;  // an empty size is the model's
+  std::string prompt, size;  // an empty size is the model's
+  std::optional<std::string> negative;
   std::string noise, save_latents, output, scheduler;
   std::string prompts;  // a file of them; output is a folder then
   bool overwrite = false, skip_wrong = false;
@@ -45,6 +47,7 @@ struct GenerateOutcome {
   double total = 0;
   float cache = 0;                                      // the threshold of the step cache
   std::string cache_told;                               // how auto chose it
+  std::optional<PictureSizes> sizes;                    // that a network was told, if it reads them
   std::vector<std::array<std::vector<int>, 2>> reused;  // of each picture, as Job::reused has them
 };
 

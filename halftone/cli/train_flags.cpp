@@ -156,10 +156,10 @@ void add_adapter_options(CLI::App& command, TrainFlags& o) {
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group(group);
-  command.add_option("--naming", o.naming, "Whose names the file has: diffusers or comfyui")
+  command.add_option("--naming", o.naming, "Whose names the file has: diffusers, comfyui or kohya")
       ->capture_default_str()
       ->type_name("N")
-      ->check(CLI::IsMember({"diffusers", "comfyui"}))
+      ->check(CLI::IsMember({"diffusers", "comfyui", "kohya"}))
       ->group(group);
   command.add_option("--stored", o.stored, "Numbers in the file that is written: bf16 or fp32")
       ->capture_default_str()
@@ -182,6 +182,10 @@ void add_data_options(CLI::App& command, TrainFlags& o) {
       ->group(group);
   command.add_option("--trigger", o.train.captions.trigger, "Goes before every caption")
       ->type_name("WORDS")
+      ->group(group);
+  command
+      .add_flag("--train-text", rules.train_text,
+                "Adapters of the text encoders, too, which then read captions in every step (SDXL)")
       ->group(group);
   command
       .add_option("--caption-dropout", rules.caption_dropout,
@@ -320,7 +324,8 @@ void check_train_mode(const CLI::App& command, TrainFlags& o) {
     refuse_given(command, {"--weights", "--weight-gradient"}, "is for --mode full or qat");
     return;
   }
-  refuse_given(command, {"--rank", "--alpha", "--naming", "--dropout", "--stream-blocks"},
+  refuse_given(command,
+               {"--rank", "--alpha", "--naming", "--dropout", "--stream-blocks", "--train-text"},
                "is for --mode lora");
   if (command.count("--lr") == 0) {
     o.train.rules.optimizer.learning_rate = usual_learning_rate(TrainMode::kFull);
@@ -338,7 +343,9 @@ TrainOptions train_options(const TrainFlags& flags, const Context& context) {
   TrainRules& rules = options.rules;
   rules.alpha = flags.alpha > 0 ? flags.alpha : static_cast<float>(rules.rank);
   set_rules(flags.names, options);
-  options.naming = flags.naming == "comfyui" ? LoraNaming::kComfyUi : LoraNaming::kDiffusers;
+  options.naming = flags.naming == "comfyui" ? LoraNaming::kComfyUi
+                   : flags.naming == "kohya" ? LoraNaming::kKohya
+                                             : LoraNaming::kDiffusers;
   options.stored = flags.stored == "fp32" ? DType::kF32 : DType::kBF16;
   if (!flags.model.max_memory.empty()) {
     options.max_memory = parse_bytes(flags.model.max_memory, "--max-memory");

@@ -68,7 +68,7 @@ void check(const GenerateRequest& request, const Sampling& of) {
     throw Error(ErrorCode::kUsage, "true_cfg",
                 "is for models that read guidance themselves: give this one a guidance instead");
   }
-  if (request.negative.empty() || takes_two(request, of)) return;
+  if (request.negative.value_or("").empty() || takes_two(request, of)) return;
   if (rule == GuidanceRule::kNone) {
     throw Error(ErrorCode::kUsage, "negative",
                 "does nothing: this model is distilled, and takes no guidance");
@@ -94,7 +94,7 @@ void check_prompts(const JobRequest& request, const ModelParts& model) {
   };
   check_text("prompt", request.prompt);
   if (takes_two(request, model.sampling)) {
-    check_text("negative", request.negative);
+    check_text("negative", request.negative.value_or(""));
   }
 }
 

@@ -73,7 +73,7 @@ Planning planning_of(const Model& model, const GenerateRequest& request) {
   what.prompts = {request.prompt};
   if (takes_two(request, model.sampling())) {
     what.sampler.rule = model.sampling().guidance_rule;
-    what.prompts.push_back(request.negative);
+    what.prompts.push_back(request.negative.value_or(""));
   }
   what.latents = model.latent_shape(request.width, request.height);
   const Shape& latents = what.latents;

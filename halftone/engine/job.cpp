@@ -70,8 +70,10 @@ Job Stepper::start(const JobRequest& request) {
   job.guided_ = takes_two(request, sampling);
   job.strength_ = strength_of_two(request, sampling);
   const Told told = told_by(request);
-  job.positive_ = pipeline_.encode(request.prompt, told);
-  if (job.guided_) job.negative_ = pipeline_.encode_negative(request.negative, told);
+  job.positive_ = pipeline_.encode(request.prompt, told, request.adapters);
+  if (job.guided_) {
+    job.negative_ = pipeline_.encode_negative(request.negative, told, request.adapters);
+  }
   for (const Condition* condition : {&job.positive_, &job.negative_}) {
     if (condition->empty()) continue;
     const int64_t tokens = condition->at("text").shape()[0];

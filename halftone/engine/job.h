@@ -5,21 +5,15 @@
 #include <optional>
 #include <string>
 
+#include "halftone/engine/original_picture.h"
 #include "halftone/engine/pipeline.h"
 #include "halftone/engine/skip_layers.h"
 
 namespace halftone {
 
-// What a network that reads sizes is told: that the picture is a part of a larger or smaller one.
-struct OriginalPicture {
-  int64_t width = 0, height = 0;  // 0: the picture's own
-  int64_t left = 0, top = 0;      // of the part
-
-  bool given() const { return width != 0 || height != 0 || left != 0 || top != 0; }
-};
-
 struct JobRequest {
-  std::string prompt, negative;
+  std::string prompt;
+  std::optional<std::string> negative;  // none is given, which is not always the empty prompt
   int64_t width = 1024, height = 1024;
   int steps = 8;
   float guidance = 0;  // what it means, and where it is off, is the family's guidance rule

@@ -270,8 +270,8 @@ std::string Model::codec_hash() const {
 }
 
 std::shared_ptr<const Adapter> Model::load_adapter(const std::string& file) const {
-  const auto targets = parts_.denoiser->lora_targets(*whole_graph());
-  return std::make_shared<Adapter>(LoraAdapter::load(file, targets), options_.stream.device);
+  return std::make_shared<Adapter>(LoraAdapter::load(file, parts_.adapted()), parts_,
+                                   options_.stream.device);
 }
 
 std::vector<LinearInfo> Model::linears() const {

@@ -121,13 +121,15 @@ struct PlacedParts {
 // An adapter, ready to be attached to rows of any job.
 class Adapter {
  public:
-  Adapter(LoraAdapter adapter, DeviceContext* device);
+  Adapter(LoraAdapter adapter, const ModelParts& model, DeviceContext* device);
   const LoraAdapter& lora() const { return lora_; }
-  Weights weights(size_t slot) const;  // where they run
+  // Where they run.
+  Weights weights(size_t slot, AdaptedPart part = kDenoiserPart) const;
+  Weights all_weights() const;  // of all parts, under names that tell them apart
 
  private:
   LoraAdapter lora_;
-  Weights first_;  // as slot 0
+  std::map<AdaptedPart, Weights> first_;  // as slot 0
 };
 
 class Model {

@@ -92,16 +92,32 @@ ModelPart ModelPart::with(const Weights& changed, std::optional<QuantizeRecipe> 
   return part;
 }
 
-Adapter::Adapter(LoraAdapter adapter, DeviceContext* device) : lora_(std::move(adapter)) {
-  first_ = lora_.weights(0);
-  if (device != nullptr) first_ = to_device(first_, {}, *device);
+Adapter::Adapter(LoraAdapter adapter, const ModelParts& model, DeviceContext* device)
+    : lora_(std::move(adapter)) {
+  const auto place = [&](AdaptedPart part) {
+    Weights& weights = first_[part];
+    weights = lora_.weights(0, part);
+    if (device != nullptr) weights = to_device(weights, {}, *device);
+  };
+  place(kDenoiserPart);
+  for (size_t i = 0; i < model.conditioner->folders().size(); ++i) place(i);
 }
 
-Weights Adapter::weights(size_t slot) const {
+Weights Adapter::all_weights() const {
+  Weights all;
+  for (const auto& [part, weights] : first_) {
+    const std::string within = part ? fmt::format("encoder {} ", *part) : "";
+    for (const auto& [name, weight] : weights) all.emplace(within + name, weight);
+  }
+  return all;
+}
+
+Weights Adapter::weights(size_t slot, AdaptedPart part) const {
   Weights weights;
-  for (const auto& [weight, module] : lora_.modules()) {
-    weights.emplace(lora_down_name(weight, slot), first_.at(lora_down_name(weight)));
-    weights.emplace(lora_up_name(weight, slot), first_.at(lora_up_name(weight)));
+  const Weights& first = first_.at(part);
+  for (const auto& [weight, module] : lora_.modules(part)) {
+    weights.emplace(lora_down_name(weight, slot), first.at(lora_down_name(weight)));
+    weights.emplace(lora_up_name(weight, slot), first.at(lora_up_name(weight)));
   }
   return weights;
 }

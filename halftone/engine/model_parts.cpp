@@ -133,4 +133,13 @@ Shape ModelParts::latent_shape(int64_t width, int64_t height) const {
   return {1, denoiser->channels(), h, w};
 }
 
+AdaptedModel ModelParts::adapted() const {
+  AdaptedModel all;
+  all.denoiser = denoiser->lora_targets(*denoiser->build(denoiser->smallest_shape(), {}));
+  for (size_t i = 0; i < conditioner->folders().size(); ++i) {
+    all.encoders.push_back(conditioner->adapted(i));
+  }
+  return all;
+}
+
 }  // namespace halftone

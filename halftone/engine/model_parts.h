@@ -25,6 +25,7 @@ struct ModelParts {
 
   // Latents [1, C, h, w] of a picture; sizes that the model does not allow are an Error.
   Shape latent_shape(int64_t width, int64_t height) const;
+  AdaptedModel adapted() const;   // all that adapters can change
   int64_t size_multiple() const;  // of widths and heights, in pixels
   // Where the denoiser's weights are: a file, or its folder.
   std::filesystem::path denoiser_path() const;

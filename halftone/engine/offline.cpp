@@ -232,7 +232,7 @@ class OfflineRun {
       work.kind += fmt::format(" {}", model.denoiser().shape(one, {&tokens, 1}).text_tokens);
     };
     add_text(request.prompt);
-    if (guided) add_text(request.negative);
+    if (guided) add_text(request.negative.value_or(""));
     if (!request.skip.layers.empty()) {
       work.kind += fmt::format(" {} {}", layers_text(request.skip.layers), request.steps);
     }

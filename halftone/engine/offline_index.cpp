@@ -33,7 +33,7 @@ ordered_json entry_of(const OfflineLine& line, const OfflinePicture& picture,
   if (picture.done) entry["file"] = picture.file;
   if (!picture.done) entry["error"] = picture.error;
   entry["prompt"] = request.prompt;
-  entry["negative"] = request.negative;
+  entry["negative"] = request.negative ? ordered_json(*request.negative) : ordered_json();
   entry["seed"] = request.seed + static_cast<uint64_t>(picture.index);
   entry["size"] = fmt::format("{}x{}", request.width, request.height);
   entry["steps"] = request.steps;
@@ -49,6 +49,11 @@ ordered_json entry_of(const OfflineLine& line, const OfflinePicture& picture,
   if (!request.skip.layers.empty()) {
     entry["skip_layers"] = layers_text(request.skip.layers);
     entry["skip_layer_scale"] = short_number(request.skip.scale);
+  }
+  if (request.original.given()) {
+    const PictureSizes told = told_by(request).sizes;
+    entry["original_size"] = original_size_text(told);
+    entry["crop"] = crop_text(told);
   }
   entry["scheduler"] = line.scheduler.empty() ? ordered_json() : ordered_json(line.scheduler);
   entry["model"] = loaded.path;

@@ -116,7 +116,11 @@ class LineReader {
     // A line that turns guidance off has no use for what others are to avoid.
     const bool turned_off = fields.has(usual_.embedded_guidance ? "true_cfg" : "guidance") &&
                             !takes_two(request, usual_);
-    request.negative = fields.text("negative", turned_off ? "" : defaults_.negative);
+    request.negative = turned_off ? std::nullopt : defaults_.negative;
+    if (fields.has("negative")) request.negative = fields.text("negative");
+    request.original = defaults_.original;
+    read_original_size(fields.text("original_size", ""), "original_size", request.original);
+    read_crop(fields.text("crop", ""), "crop", request.original);
     line.scheduler = fields.text("scheduler", defaults_.scheduler);
     line.loras = fields.has("loras") ? loras_of(fields) : defaults_.loras;
     fields.finish();
@@ -144,11 +148,12 @@ class LineReader {
   void check_line(OfflineLine& line) const {
     GenerateRequest& request = line.request;
     check_text_field("prompt", request.prompt);
-    check_text_field("negative", request.negative);
+    check_text_field("negative", request.negative.value_or(""));
     check(request, usual_);
     const Shape latents = model_.latent_shape(request.width, request.height);
     check_prompts(request, model_);
     check_skip_layers(request, model_);
+    check_original(request, model_);
     request.scheduler = usual_.scheduler;
     if (!line.scheduler.empty()) {
       try {

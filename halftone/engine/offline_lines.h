@@ -13,12 +13,14 @@ namespace halftone {
 
 // For lines that leave it out; what is left out here, too, is the model's own.
 struct OfflineDefaults {
-  std::string negative, scheduler;
+  std::string scheduler;
+  std::optional<std::string> negative;
   std::optional<std::pair<int64_t, int64_t>> size;
   int steps = 0;
   float guidance = -1;
   float true_cfg = 0, cache = 0;
   SkipLayers skip;
+  OriginalPicture original;
   uint64_t seed = 0;
   int count = 1;
   std::vector<LoraChoice> loras;

@@ -67,7 +67,7 @@ PngText picture_text(const LoadedModel& loaded, const GenerateRequest& request,
                      const std::string& model_hash, int index) {
   PngText text = {{"Software", std::string("halftone ") + version()},
                   {"prompt", request.prompt},
-                  {"negative", request.negative},
+                  {"negative", request.negative.value_or("")},
                   {"seed", std::to_string(request.seed + static_cast<uint64_t>(index))},
                   {"steps", std::to_string(request.steps)},
                   {"guidance", fmt::format("{}", request.guidance)},
@@ -80,6 +80,8 @@ PngText picture_text(const LoadedModel& loaded, const GenerateRequest& request,
   if (loaded.tiles) {
     text.emplace_back("vae_tiles", fmt::format("{} {}", loaded.tiles->side, loaded.tiles->overlap));
   }
+  // Which is not the same as none everywhere.
+  if (request.negative && request.negative->empty()) text.emplace_back("negative_given", "empty");
   if (request.true_cfg > 0) text.emplace_back("true_cfg", fmt::format("{}", request.true_cfg));
   if (request.cache > 0) text.emplace_back("cache", fmt::format("{}", request.cache));
   if (!request.skip.layers.empty()) {
@@ -88,9 +90,8 @@ PngText picture_text(const LoadedModel& loaded, const GenerateRequest& request,
   }
   if (const OriginalPicture& original = request.original; original.given()) {
     const PictureSizes told = told_by(request).sizes;
-    text.emplace_back("original_size",
-                      fmt::format("{}x{}", told.original_width, told.original_height));
-    text.emplace_back("crop", fmt::format("{},{}", told.left, told.top));
+    text.emplace_back("original_size", original_size_text(told));
+    text.emplace_back("crop", crop_text(told));
   }
   for (const AdapterChoice& choice : request.adapters) {
     const std::filesystem::path file = choice.adapter->lora().report().file;

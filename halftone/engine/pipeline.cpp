@@ -27,7 +27,7 @@ Pipeline::Pipeline(std::shared_ptr<const Model> model, std::function<bool()> can
 template <class Build>
 Pipeline::Entry& Pipeline::entry(Programs& programs, const std::string& key, const ModelPart& part,
                                  const Slots& adapters, const Build& build,
-                                 const std::optional<Cut>& cut) {
+                                 const std::optional<Cut>& cut, AdaptedPart adapted) {
   for (auto it = programs.begin(); it != programs.end(); ++it) {
     if (it->key != key) continue;
     programs.splice(programs.begin(), programs, it);
@@ -39,8 +39,8 @@ Pipeline::Entry& Pipeline::entry(Programs& programs, const std::string& key, con
   how.cut = cut;
   Weights with_adapters;
   for (size_t slot = 0; slot < adapters.size(); ++slot) {
-    how.lora.push_back(adapters[slot]->lora().sites());
-    with_adapters.merge(adapters[slot]->weights(slot));
+    how.lora.push_back(adapters[slot]->lora().sites(adapted));
+    with_adapters.merge(adapters[slot]->weights(slot, adapted));
   }
   if (!adapters.empty()) with_adapters.insert(part.weights().begin(), part.weights().end());
   const Weights& weights = adapters.empty() ? part.weights() : with_adapters;
@@ -59,10 +59,13 @@ void Pipeline::add_note(const std::string& note) {
   if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);
 }
 
-Pipeline::Entry& Pipeline::encoder_program(size_t index, int64_t tokens) {
-  return entry(encoders_[index], std::to_string(tokens), model_->encoder_part(index), {}, [&] {
+Pipeline::Entry& Pipeline::encoder_program(size_t index, int64_t tokens, const Slots& adapters) {
+  std::string key = std::to_string(tokens);
+  for (const auto& adapter : adapters) key += fmt::format(" {}", fmt::ptr(adapter.get()));
+  const auto build = [&] {
     return model_->conditioner().build(index, tokens, {model_->text_activations(), false});
-  });
+  };
+  return entry(encoders_[index], key, model_->encoder_part(index), adapters, build, {}, index);
 }
 
 Pipeline::Entry& Pipeline::denoiser_program(const DenoiserShape& shape, const Use& use,
@@ -156,43 +159,69 @@ Condition Pipeline::tell(Condition condition, const Told& told) const {
   return condition;
 }
 
+Condition Pipeline::encode(const std::string& prompt) { return encode(prompt, adapters_); }
+
 Condition Pipeline::encode(const std::string& prompt, const Told& told) {
-  return tell(encode(prompt), told);
+  return encode(prompt, told, adapters_);
 }
 
-Condition Pipeline::encode_negative(const std::string& prompt, const Told& told) {
-  if (prompt.empty()) {
-    if (auto none = model_->conditioner().without_negative()) return tell(std::move(*none), told);
-  }
-  return encode(prompt, told);
+Condition Pipeline::encode(const std::string& prompt, const Told& told,
+                           const AdapterChoices& adapters) {
+  return tell(encode(prompt, adapters), told);
 }
 
-Condition Pipeline::encode(const std::string& prompt) {
-  if (const auto known = remembered_.find(prompt); known != remembered_.end()) {
-    return known->second;
+Condition Pipeline::encode_negative(const std::optional<std::string>& prompt, const Told& told) {
+  return encode_negative(prompt, told, adapters_);
+}
+
+Condition Pipeline::encode_negative(const std::optional<std::string>& prompt, const Told& told,
+                                    const AdapterChoices& adapters) {
+  if (prompt) return encode(*prompt, told, adapters);
+  if (auto none = model_->conditioner().without_negative()) return tell(std::move(*none), told);
+  return encode("", told, adapters);
+}
+
+Condition Pipeline::encode(const std::string& prompt, const AdapterChoices& adapters) {
+  const AdapterChoices of_text = text_adapters(adapters);
+  if (of_text.empty()) {
+    const auto known = remembered_.find(prompt);
+    if (known != remembered_.end()) return known->second;
   }
   for (auto it = known_.begin(); it != known_.end(); ++it) {
-    if (it->prompt != prompt) continue;
+    if (it->prompt != prompt || it->adapters != of_text) continue;
     known_.splice(known_.begin(), known_, it);
     return known_.front().condition;
   }
-  encoder_results(prompt);
+  encoder_results(prompt, of_text);
   return known_.front().condition;
 }
 
 std::vector<NamedTensors> Pipeline::encoder_results(const std::string& prompt) {
+  return encoder_results(prompt, text_adapters(adapters_));
+}
+
+std::vector<NamedTensors> Pipeline::encoder_results(const std::string& prompt,
+                                                    const AdapterChoices& adapters) {
   const Conditioner& conditioner = model_->conditioner();
   const PromptTokens tokens = conditioner.tokenize(prompt);
   add_note(conditioner.note(prompt));
   need({.text = true, .picture = false});
+  Slots slots;
+  for (const AdapterChoice& choice : adapters) slots.push_back(choice.adapter);
   std::vector<NamedTensors> results;
   for (size_t i = 0; i < encoders_.size(); ++i) {
-    Program& program = *encoder_program(i, conditioner.tokens(i, tokens)).program;
+    Program& program = *encoder_program(i, conditioner.tokens(i, tokens), slots).program;
+    for (size_t slot = 0; slot < slots.size(); ++slot) {
+      if (!program.reads(lora_strength_name(slot))) continue;
+      program.set_input(lora_strength_name(slot),
+                        slots[slot]->lora().strengths({&adapters[slot].strength, 1}, i));
+    }
     results.push_back(program.run(conditioner.inputs(i, tokens)));
   }
-  known_.remove_if([&](const Known& known) { return known.prompt == prompt; });
+  known_.remove_if(
+      [&](const Known& known) { return known.prompt == prompt && known.adapters == adapters; });
   if (known_.size() == kMostPrompts) known_.pop_back();
-  known_.push_front({prompt, conditioner.condition(tokens, results)});
+  known_.push_front({prompt, adapters, conditioner.condition(tokens, results)});
   return results;
 }
 

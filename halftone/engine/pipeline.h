@@ -60,12 +60,16 @@ using BlockOutputs = std::vector<std::pair<std::string, Tensor>>;
 struct AdapterChoice {
   std::shared_ptr<const Adapter> adapter;
   float strength = 1;
+
+  bool operator==(const AdapterChoice&) const = default;
 };
 using AdapterChoices = std::vector<AdapterChoice>;
 // Adapters of all rows, each once, in an order that does not depend on the rows.
 std::vector<std::shared_ptr<const Adapter>> adapter_slots(
     std::span<const AdapterChoices* const> rows);
 float strength_of(const AdapterChoices& row, const std::shared_ptr<const Adapter>& adapter);
+// Those that change text encoders, each once, in that order.
+AdapterChoices text_adapters(const AdapterChoices& row);
 
 // What a network may be told besides a prompt, where it reads it.
 struct Told {
@@ -122,13 +126,19 @@ class Pipeline {
   // too long are left out.
   ModelMemory plan_encoding(const Shape& pictures, std::span<const std::string> prompts);
 
-  // The last few prompts are remembered, and those that are told here for good.
+  // The last few prompts are remembered, and those that are told here for good. With the adapters
+  // of `set_adapters`, if no others are given: some change text encoders.
   Condition encode(const std::string& prompt);
+  Condition encode(const std::string& prompt, const AdapterChoices& adapters);
   Condition encode(const std::string& prompt, const Told& told);
-  // Empty: none is given, which is not always the same as the empty prompt.
-  Condition encode_negative(const std::string& prompt, const Told& told);
+  Condition encode(const std::string& prompt, const Told& told, const AdapterChoices& adapters);
+  // None is given, which is not always the same as the empty prompt.
+  Condition encode_negative(const std::optional<std::string>& prompt, const Told& told);
+  Condition encode_negative(const std::optional<std::string>& prompt, const Told& told,
+                            const AdapterChoices& adapters);
   // What each encoder gives for it, run anew.
   std::vector<NamedTensors> encoder_results(const std::string& prompt);
+  // As it is without adapters of text encoders.
   void remember(const std::string& prompt, Condition condition);
   // The prediction for each row of latents [rows, ...], at a step of its own.
   Tensor predict(const Tensor& latents, std::span<const SamplerStep* const> at, const Rows& rows);
@@ -155,7 +165,7 @@ class Pipeline {
   Tensor place(const Tensor& tensor) const;
   Tensor fetch(const Tensor& tensor) const;
 
-  // Of predictions of one row.
+  // Of predictions of one row, and of prompts.
   void set_adapters(AdapterChoices adapters) { adapters_ = std::move(adapters); }
   const AdapterChoices& adapters() const { return adapters_; }
 
@@ -188,8 +198,11 @@ class Pipeline {
 
   template <class Build>
   Entry& entry(Programs& programs, const std::string& key, const ModelPart& part,
-               const Slots& adapters, const Build& build, const std::optional<Cut>& cut = {});
-  Entry& encoder_program(size_t index, int64_t tokens);
+               const Slots& adapters, const Build& build, const std::optional<Cut>& cut = {},
+               AdaptedPart adapted = kDenoiserPart);
+  Entry& encoder_program(size_t index, int64_t tokens, const Slots& adapters = {});
+  std::vector<NamedTensors> encoder_results(const std::string& prompt,
+                                            const AdapterChoices& adapters);
   // What a denoiser's graph is made for besides its shape.
   struct Use {
     bool tap_blocks = false;
@@ -245,6 +258,7 @@ class Pipeline {
   AdapterChoices adapters_;
   struct Known {
     std::string prompt;
+    AdapterChoices adapters;  // that change text encoders
     Condition condition;
   };
   std::list<Known> known_;  // prompts, the most recent first

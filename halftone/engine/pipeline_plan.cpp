@@ -95,22 +95,25 @@ PhaseMemory Pipeline::plan_phases(const Shape& latents, const SamplerGraph& samp
   }
   const Conditioner& conditioner = model_->conditioner();
   std::vector<int64_t> texts;
+  Slots of_text;
+  for (const AdapterChoice& choice : text_adapters(adapters)) of_text.push_back(choice.adapter);
   for (const std::string& prompt : prompts) {
-    if (const auto known = remembered_.find(prompt); known != remembered_.end()) {
+    const auto known = remembered_.find(prompt);
+    if (known != remembered_.end() && of_text.empty()) {
       texts.push_back(known->second.at("text").shape()[0]);
       continue;
     }
     const PromptTokens tokens = conditioner.tokenize(prompt);
     texts.push_back(conditioner.text_tokens(tokens));
     for (size_t i = 0; i < encoders_.size(); ++i) {
-      const Program& program = *encoder_program(i, conditioner.tokens(i, tokens)).program;
+      const Program& program = *encoder_program(i, conditioner.tokens(i, tokens), of_text).program;
       for (Planned* to : {&text, &all}) to->consider(program, 0);
     }
   }
   const AdapterChoices* row = &adapters;
   const auto slots = adapter_slots({&row, 1});
-  for (size_t i = 0; i < slots.size(); ++i) {
-    for (Planned* to : {&text, &picture, &all}) to->add(slots[i]->weights(i));
+  for (const auto& adapter : slots) {
+    for (Planned* to : {&text, &picture, &all}) to->add(adapter->all_weights());
   }
   // Rows take turns with the prompts.
   for (size_t i = 0; static_cast<int64_t>(texts.size()) < rows; ++i) texts.push_back(texts[i]);
@@ -163,8 +166,10 @@ PhaseMemory Pipeline::plan_phases(const Shape& latents, const SamplerGraph& samp
   phases.text = text.memory;
   phases.picture = picture.memory;
   phases.all = all.memory;
-  for (size_t i = 0; i < slots.size(); ++i) {
-    for (const auto& [name, weight] : slots[i]->weights(i)) phases.adapters += byte_size_of(weight);
+  for (const auto& adapter : slots) {
+    for (const auto& [name, weight] : adapter->all_weights()) {
+      phases.adapters += byte_size_of(weight);
+    }
   }
   phases.encoding = text.running();
   if (on_device) phases.denoising.kept += of_jobs;

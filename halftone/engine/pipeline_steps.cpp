@@ -64,6 +64,15 @@ float strength_of(const AdapterChoices& row, const std::shared_ptr<const Adapter
   return strength;
 }
 
+AdapterChoices text_adapters(const AdapterChoices& row) {
+  const AdapterChoices* const one = &row;
+  AdapterChoices chosen;
+  for (const auto& adapter : adapter_slots({&one, 1})) {
+    if (adapter->lora().changes_text()) chosen.push_back({adapter, strength_of(row, adapter)});
+  }
+  return chosen;
+}
+
 Pipeline::Forward Pipeline::forward_of(const Shape& latents, std::span<const float> times,
                                        const Rows& rows) const {
   HT_ASSERT(times.size() == rows.conditions.size());
@@ -136,7 +145,9 @@ void Pipeline::run_with_caches(const Forward& forward, const Use& use,
     RowCache& cache = *rows.caches[b];
     const ValueType& type = first.graph().inputs().at(kCacheBefore).type();
     if (!cache.before.defined()) {
-      const Tensor zeros = Tensor::zeros(type.dtype, {1, type.shape[1], type.shape[2]});
+      std::vector<int64_t> one(type.shape.dims().begin(), type.shape.dims().end());
+      one[0] = 1;
+      const Tensor zeros = Tensor::zeros(type.dtype, Shape(one));
       cache.before = place(zeros);
       cache.added = place(zeros);
     }

@@ -42,7 +42,9 @@ void add_cache(Graph& graph) {
   const Value added = wide(graph.input(kCacheAdded, first.type()));
   const Value now = wide(first);
   // Each token's sum by itself: no row's depends on how many rows there are.
-  const Shape by_token{first.dim(0), first.dim(1), 1};
+  std::vector<int64_t> dims(first.shape().dims().begin(), first.shape().dims().end());
+  dims.back() = 1;
+  const Shape by_token(dims);
   const Value moved = now - before;
   graph.output(kCacheMoved, sum_to(moved * moved, by_token));
   graph.output(kCacheSize, sum_to(before * before, by_token));

@@ -35,7 +35,7 @@ Cut cut_for_cache(CachedPart part);
 
 // To a graph whose blocks' ends are marked (nn/block_ends.h) are added
 //   inputs   cache.before, cache.added: of each row, tokens like those after the first block
-//   outputs  cache.moved, cache.size [rows, tokens, 1]: sums of squares, as must_compute takes
+//   outputs  cache.moved, cache.size [rows, ..., 1]: sums of squares, as must_compute takes
 //   them;
 //            cache.guess: tokens after the last block, if the others add what they did;
 //            cache.adds: what they add now

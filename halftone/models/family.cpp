@@ -47,6 +47,19 @@ void check_prompt_text(const std::string& prompt) {
   }
 }
 
+std::shared_ptr<Graph> Conditioner::build_rows(size_t, int64_t, const BuildOptions&) const {
+  throw Error(ErrorCode::kUnsupported, "train-text", "these text encoders are not trained");
+}
+
+NamedTensors Conditioner::inputs_of_rows(size_t, std::span<const PromptTokens>) const {
+  throw Error(ErrorCode::kUnsupported, "train-text", "these text encoders are not trained");
+}
+
+std::map<std::string, Value> Conditioner::joined(
+    std::span<const std::map<std::string, Value>>) const {
+  throw Error(ErrorCode::kUnsupported, "train-text", "these text encoders are not trained");
+}
+
 DenoiserShape Denoiser::smallest_shape() const {
   const int64_t one = 1;
   return shape({channels(), patch(), patch()}, {&one, 1});

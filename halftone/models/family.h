@@ -3,6 +3,8 @@
 // state, so that threads may share them.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <array>
 #include <filesystem>
 #include <map>
@@ -163,6 +165,19 @@ class Conditioner {
   // From what the encoders gave.
   virtual Condition condition(const PromptTokens& prompt,
                               std::span<const NamedTensors> results) const = 0;
+  // Whether encoders can be in one graph with what reads them, and be trained together.
+  virtual bool trains_together() const { return false; }
+  // Where they can: encoder `index` for so many rows, its inputs for their prompts, and, by their
+  // names in a Condition, what a denoiser is given of the encoders' outputs, [rows, ...] each.
+  virtual std::shared_ptr<Graph> build_rows(size_t index, int64_t rows,
+                                            const BuildOptions& options) const;
+  virtual NamedTensors inputs_of_rows(size_t index, std::span<const PromptTokens> prompts) const;
+  virtual std::map<std::string, Value> joined(
+      std::span<const std::map<std::string, Value>> results) const;
+  // What adapters can change of it.
+  virtual AdaptedModel::Encoder adapted(size_t index) const {
+    return {folders()[index], fmt::format("te{}", index + 1), {}, {}};
+  }
   // What stands for a negative prompt where none is given; nothing where it is the empty prompt.
   virtual std::optional<Condition> without_negative() const { return std::nullopt; }
 };
@@ -220,7 +235,8 @@ struct Family {
   struct Size {
     std::string_view name;
     std::unique_ptr<Denoiser> (*denoiser)();
-    int64_t text_tokens;  // that it is usually given
+    int64_t text_tokens;          // that it is usually given
+    int64_t image_tokens = 4096;  // patches of a picture of 1024 x 1024
   };
   std::vector<Size> sizes = {};
 

@@ -29,8 +29,9 @@ void check_lora_file(const std::filesystem::path& path) {
       if (!std::isfinite(value)) fail(entry, "holds NaN or Inf");
     }
     if (key->part == LoraPart::kAlpha) continue;
-    if (entry.shape.rank() != 2 && !is_for_another_component(entry.name)) {
-      fail(entry, "is not a matrix");
+    if (entry.shape.rank() != 2 && entry.shape.rank() != 4 &&
+        !is_for_another_component(entry.name)) {
+      fail(entry, "is neither a matrix nor a convolution's kernel");
     }
     Halves& module = modules[key->path];
     (key->part == LoraPart::kDown ? module.down : module.up) = &entry;

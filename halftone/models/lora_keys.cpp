@@ -116,7 +116,8 @@ bool is_for_another_component(std::string_view name) {
   return false;
 }
 
-LoraPaths::LoraPaths(const LoraTargets& targets) : targets_(targets) {
+LoraPaths::LoraPaths(const LoraTargets& targets, Prefixes prefixes)
+    : targets_(targets), prefixes_(std::move(prefixes)) {
   for (const auto& [path, list] : targets) {
     std::string flat = path;
     for (char& c : flat) c = c == '.' ? '_' : c;
@@ -125,16 +126,45 @@ LoraPaths::LoraPaths(const LoraTargets& targets) : targets_(targets) {
 }
 
 std::string LoraPaths::find(std::string_view path) const {
-  for (const std::string_view prefix : {"lora_unet_", "lora_transformer_", "lycoris_"}) {
+  for (const std::string& prefix : prefixes_.flat) {
     if (!path.starts_with(prefix)) continue;
     const auto found = flat_.find(path.substr(prefix.size()));
     return found == flat_.end() ? "" : found->second;
   }
-  for (const std::string_view prefix : {"base_model.model.", "transformer.", "unet.",
-                                        "model.diffusion_model.", "diffusion_model."}) {
-    if (path.starts_with(prefix)) path.remove_prefix(prefix.size());
+  bool bare = true;
+  for (const std::string& prefix : prefixes_.dotted) {
+    if (!path.starts_with(prefix)) continue;
+    path.remove_prefix(prefix.size());
+    bare = false;
   }
+  if (bare && !prefixes_.bare) return "";
   return targets_.contains(std::string(path)) ? std::string(path) : "";
+}
+
+bool LoraPaths::leads(std::string_view name) const {
+  const auto begins = [&](const std::string& prefix) { return name.starts_with(prefix); };
+  return !prefixes_.bare && (std::ranges::any_of(prefixes_.dotted, begins) ||
+                             std::ranges::any_of(prefixes_.flat, begins));
+}
+
+LoraPaths denoiser_paths(const LoraTargets& targets) {
+  return {
+      targets,
+      {{"base_model.model.", "transformer.", "unet.", "model.diffusion_model.", "diffusion_model."},
+       {"lora_unet_", "lora_transformer_", "lycoris_"}}};
+}
+
+LoraPaths encoder_paths(const AdaptedModel::Encoder& encoder) {
+  LoraPaths::Prefixes prefixes;
+  prefixes.dotted = {encoder.folder + "."};
+  prefixes.flat = {"lora_" + encoder.kohya + "_", "lycoris_" + encoder.kohya + "_"};
+  if (!encoder.comfy.empty()) {
+    for (const char* before : {"text_encoders.", ""}) {
+      prefixes.dotted.push_back(fmt::format("{}{}.transformer.", before, encoder.comfy));
+    }
+  }
+  prefixes.bare = false;
+  return {encoder.targets, std::move(prefixes)};
 }
 
 }  // namespace halftone

@@ -28,20 +28,31 @@ std::string_view other_adapter_kind(std::string_view name);
 void check_does_nothing(const SafetensorsFile& file, const TensorEntry& entry,
                         const std::string& where);
 
-// Whether a tensor is for a part of a pipeline that adapters are not applied to, such as its text
-// encoder.
+// Whether a tensor is for another part of a pipeline than its denoiser, such as its text encoders.
 bool is_for_another_component(std::string_view name);
 
-// A path as the file has it to the path in the table of targets; empty where there is none. Names
+// A path as the file has it to the path in a table of targets; empty where there is none. Names
 // with underscores instead of dots cannot be split, only looked up.
 class LoraPaths {
  public:
-  explicit LoraPaths(const LoraTargets& targets);
+  // What paths begin with in either spelling: some of `dotted` one after the other or none, and one
+  // of `flat`. `bare`: paths that begin with nothing are of this table, too.
+  struct Prefixes {
+    std::vector<std::string> dotted, flat;
+    bool bare = true;
+  };
+  LoraPaths(const LoraTargets& targets, Prefixes prefixes);
   std::string find(std::string_view path) const;
+  // Whether a name begins as all of this table's must.
+  bool leads(std::string_view name) const;
 
  private:
   const LoraTargets& targets_;
+  Prefixes prefixes_;
   std::map<std::string, std::string, std::less<>> flat_;
 };
+
+LoraPaths denoiser_paths(const LoraTargets& targets);
+LoraPaths encoder_paths(const AdaptedModel::Encoder& encoder);
 
 }  // namespace halftone

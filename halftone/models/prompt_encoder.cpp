@@ -62,4 +62,19 @@ std::shared_ptr<Graph> JoinedConditioner::build(size_t index, int64_t tokens,
   return parts_.encoders[index]->build(options);
 }
 
+NamedTensors JoinedConditioner::inputs_of_rows(size_t index,
+                                               std::span<const PromptTokens> prompts) const {
+  std::vector<std::vector<int32_t>> own;
+  for (const PromptTokens& prompt : prompts) own.push_back(prompt[index]);
+  return parts_.encoders[index]->inputs_of_rows(own);
+}
+
+AdaptedModel::Encoder JoinedConditioner::adapted(size_t index) const {
+  const PromptEncoder& encoder = *parts_.encoders[index];
+  AdaptedModel::Encoder adapted = Conditioner::adapted(index);
+  adapted.comfy = encoder.comfy_name();
+  adapted.targets = encoder.lora_targets();
+  return adapted;
+}
+
 }  // namespace halftone

@@ -26,6 +26,18 @@ class PromptEncoder {
   virtual NamedTensors inputs(const std::vector<int32_t>& ids) const = 0;
   virtual WeightNames names(const Checkpoint& checkpoint) const = 0;
   virtual QuantizeRecipe recipe(const Format& format) const = 0;  // as Conditioner::recipe
+  // The same for several prompts, where it is trained; null where it is not.
+  virtual std::shared_ptr<Graph> build_rows(int64_t rows, const BuildOptions& options) const {
+    (void)rows, (void)options;
+    return nullptr;
+  }
+  virtual NamedTensors inputs_of_rows(std::span<const std::vector<int32_t>> prompts) const {
+    (void)prompts;
+    return {};
+  }
+  // What adapters can change, and what files of ComfyUI call the encoder.
+  virtual LoraTargets lora_targets() const { return {}; }
+  virtual std::string comfy_name() const { return {}; }
 };
 
 // What a folder's tokenizer makes of prompts of one length.
@@ -56,6 +68,9 @@ class JoinedConditioner final : public Conditioner {
     // The encoder that reads the most: what it cannot read is an Error rather than a note.
     size_t longest = 0;
     std::optional<Condition> without_negative = {};
+    // The same as `join`, as a part of a graph; empty: encoders are not trained.
+    using Values = std::map<std::string, Value>;
+    std::function<Values(std::span<const Values>)> join_values = {};
   };
   explicit JoinedConditioner(Parts parts) : parts_(std::move(parts)) {}
 
@@ -78,6 +93,17 @@ class JoinedConditioner final : public Conditioner {
   }
   QuantizeRecipe recipe(size_t index, const Format& format) const override {
     return parts_.encoders[index]->recipe(format);
+  }
+  AdaptedModel::Encoder adapted(size_t index) const override;
+  bool trains_together() const override { return parts_.join_values != nullptr; }
+  std::shared_ptr<Graph> build_rows(size_t index, int64_t rows,
+                                    const BuildOptions& options) const override {
+    return parts_.encoders[index]->build_rows(rows, options);
+  }
+  NamedTensors inputs_of_rows(size_t index, std::span<const PromptTokens> prompts) const override;
+  std::map<std::string, Value> joined(
+      std::span<const std::map<std::string, Value>> results) const override {
+    return parts_.join_values(results);
   }
   Condition condition(const PromptTokens&, Results results) const override {
     return parts_.join(results);

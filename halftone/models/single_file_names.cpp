@@ -78,7 +78,7 @@ LoraTargets lora_targets(const Graph& graph, const ModuleAliases& aliases) {
     return std::string(weight.substr(0, weight.size() - std::string_view(".weight").size()));
   };
   for (const Node& node : graph.nodes()) {
-    if (node.op != Op::kLinear) continue;
+    if (node.op != Op::kLinear && node.op != Op::kConv2d) continue;
     const ValueInfo& info = graph.values()[node.inputs[1]];
     const std::string path = path_of(info.name);
     if (targets.contains(path)) continue;

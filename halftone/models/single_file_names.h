@@ -62,7 +62,7 @@ class StoredShapes {
   std::string_view title_;
 };
 
-// Every linear under its own name, and under those of other tools.
+// Every linear and convolution under its own name, and under those of other tools.
 using ModuleAliases = std::function<std::vector<StoredAs>(std::string_view weight)>;
 LoraTargets lora_targets(const Graph& graph, const ModuleAliases& aliases);
 

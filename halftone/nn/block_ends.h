@@ -4,8 +4,8 @@
 
 namespace halftone::nn {
 
-// Outputs of a graph: the tokens of the picture after the first block and after the last one, alike
-// in type.
+// Outputs of a graph: the tokens of the picture after the first block and after the last one, or
+// its channels [B, C, H, W], alike in type.
 inline constexpr const char* kAfterFirstBlock = "after.first";
 inline constexpr const char* kAfterLastBlock = "after.last";
 

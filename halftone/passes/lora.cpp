@@ -56,12 +56,12 @@ class LoraAttacher {
     Rewrite how;
     how.node = [&](Graph& out, const Node& node, std::span<const Value> inputs) {
       std::vector<Value> result = copy_node(out, graph_, node, inputs);
-      for (size_t slot = 0; slot < adapters_.size() && node.op == Op::kLinear; ++slot) {
+      const bool adaptable = node.op == Op::kLinear || node.op == Op::kConv2d;
+      for (size_t slot = 0; slot < adapters_.size() && adaptable; ++slot) {
         if (!is_adapted(node, slot)) continue;
-        const std::string& weight = weight_of(node).name;
-        const ValueType up{{weight_of(node).type.shape[0], adapters_[slot].rank}, DType::kF32, {}};
-        result[0] = result[0] + linear(hidden(out, node, inputs[0], slot),
-                                       out.weight(lora_up_name(weight, slot), up));
+        result[0] = result[0] + (node.op == Op::kLinear ? linear(hidden(out, node, inputs[0], slot),
+                                                                 up(out, node, slot))
+                                                        : convolved(out, node, inputs[0], slot));
         ++attached_;
       }
       return result;
@@ -71,7 +71,7 @@ class LoraAttacher {
     for (const LoraSites& sites : adapters_) wanted += sites.weights.size();
     if (attached_ < wanted) {
       throw Error(ErrorCode::kInvalidInput, "lora",
-                  "a linear that an adapter changes is not there");
+                  "a linear or convolution that an adapter changes is not there");
     }
     return out;
   }
@@ -100,6 +100,23 @@ class LoraAttacher {
   Value down(Graph& out, const std::string& weight, size_t slot, int64_t columns) const {
     return out.weight(lora_down_name(weight, slot),
                       {{adapters_[slot].rank, columns}, DType::kF32, {}});
+  }
+  Value up(Graph& out, const Node& node, size_t slot) const {
+    const ValueInfo& weight = weight_of(node);
+    const int64_t rows = weight.type.shape[0], rank = adapters_[slot].rank;
+    const Shape shape = node.op == Op::kLinear ? Shape{rows, rank} : Shape{rows, rank, 1, 1};
+    return out.weight(lora_up_name(weight.name, slot), {shape, DType::kF32, {}});
+  }
+
+  Value convolved(Graph& out, const Node& node, Value x, size_t slot) {
+    const ValueInfo& weight = weight_of(node);
+    const Shape& kernel = weight.type.shape;
+    const int64_t batch = x.dim(0), rank = adapters_[slot].rank;
+    const ValueType down{{rank, kernel[1], kernel[2], kernel[3]}, DType::kF32, {}};
+    const Value few = conv2d(x, out.weight(lora_down_name(weight.name, slot), down), std::nullopt,
+                             std::get<ConvAttributes>(node.attributes));
+    return conv2d(few * reshape(strength(out, slot, batch), {batch, rank, 1, 1}),
+                  up(out, node, slot), std::nullopt, {});
   }
 
   // What goes up again: x through the adapter's first matrix, times its strength.

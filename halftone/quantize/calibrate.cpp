@@ -103,7 +103,7 @@ class Calibrator {
     for (const std::string& prompt : prompts_) {
       result_.conditions.push_back(model_.encode(prompt, told));
     }
-    if (guided_) negative_ = model_.encode_negative("", told);
+    if (guided_) negative_ = model_.encode_negative(std::nullopt, told);
     const auto watched = static_cast<int>(options_.prompts.size());
     run_prompts(done, watched, true);
     scratch_ = {};

@@ -148,7 +148,7 @@ ReferenceRun run_reference(Pipeline& model, const SchedulerConfig& scheduler,
   Predictor predictor(model, options, reference_predictions(options), progress);
   const bool guided = is_guided(model.model().sampling().rule_of_guidance(), options.guidance);
   const Told told = told_by(options);
-  const Condition negative = guided ? model.encode_negative("", told) : Condition{};
+  const Condition negative = guided ? model.encode_negative(std::nullopt, told) : Condition{};
   for (const std::string& prompt : options.prompts) {
     run.texts[prompt] = model.encoder_results(prompt);
     const Condition positive = model.encode(prompt, told);
@@ -204,7 +204,7 @@ ParityResult compare_with(const ReferenceRun& reference, Pipeline& model,
     // Its own text states in whole runs; in single predictions the reference's, so that these
     // compare denoisers.
     const Condition positive = model.encode(c.prompt, told);
-    const Condition negative = guided ? model.encode_negative("", told) : Condition{};
+    const Condition negative = guided ? model.encode_negative(std::nullopt, told) : Condition{};
     Tensor latents = disturbed(c.latents[0], disturbance, c.seed + 1);
     SamplerRun sampler(reference.schedule, latents.shape(), c.seed);
     for (size_t k = 0; k < steps; ++k) {

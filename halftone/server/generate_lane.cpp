@@ -34,7 +34,9 @@ const std::string& GenerateLane::hash() {
 
 GenerateRequest GenerateLane::request_of(const json& from, Shelf& shelf) {
   GenerateRequest request = loaded_.request(from.at("prompt"));
-  request.negative = from.value("negative", "");
+  if (from.contains("negative")) request.negative = from["negative"].get<std::string>();
+  read_original_size(from.value("original_size", ""), "original_size", request.original);
+  read_crop(from.value("crop", ""), "crop", request.original);
   request.width = from.at("width");
   request.height = from.at("height");
   request.steps = from.at("steps");

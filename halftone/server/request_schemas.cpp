@@ -42,13 +42,24 @@ RequestSchemas::RequestSchemas(const RequestLimits& limits) {
       {"Generate",
        "Pictures from a prompt",
        {Field::text("prompt", "What to show", prompt).needed(),
-        Field::text("negative", "What to avoid; needs guidance", prompt).or_else(""), model,
+        Field::text("negative",
+                    "What to avoid; needs guidance. Models may take an empty one for another than "
+                    "none",
+                    prompt),
+        model,
         Field::text("precision", "What the model computes in")
             .one_of(and_also(format_names_of(true), {"auto"}))
             .or_else("auto"),
         Field::text("size", "\"WxH\", instead of width and height", 20),
         Field::integer("width", "Pixels (default: the model's)", 1, 65536),
         Field::integer("height", "Pixels (default: the model's)", 1, 65536),
+        Field::text("original_size",
+                    "\"WxH\" of the picture that this one is told to be a part of "
+                    "(defaults.original_size)",
+                    20)
+            .or_else(""),
+        Field::text("crop", "\"X,Y\": where that part begins, from the left and the top", 20)
+            .or_else(""),
         Field::integer("steps", "Denoising steps (default: the model's)", 1, limits.most_steps),
         Field::number("guidance", "Strength of the prompt (default: the model's)", 0, 100),
         Field::number("true_cfg",

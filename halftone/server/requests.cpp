@@ -88,7 +88,9 @@ NewJob generate_job(const RequestSchemas& schemas, const RequestLimits& limits, 
   check_pixels(limits, request["width"], request["height"]);
   GenerateRequest asked;
   asked.prompt = request["prompt"];
-  asked.negative = request["negative"];
+  if (request.contains("negative")) asked.negative = request["negative"].get<std::string>();
+  read_original_size(request["original_size"], "original_size", asked.original);
+  read_crop(request["crop"], "crop", asked.original);
   asked.width = request["width"];
   asked.height = request["height"];
   asked.steps = request["steps"];
@@ -105,6 +107,7 @@ NewJob generate_job(const RequestSchemas& schemas, const RequestLimits& limits, 
   parts.latent_shape(asked.width, asked.height);
   check_prompts(asked, parts);
   check_skip_layers(asked, parts);
+  check_original(asked, parts);
   if (const std::string name = request["scheduler"]; !name.empty()) {
     try {
       with_scheduler(usual.scheduler, name);

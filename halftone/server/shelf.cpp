@@ -84,8 +84,7 @@ std::shared_ptr<const ModelOnShelf> Shelf::read(const fs::path& path, const fs::
     const StoredChoice stored = choose_stored(denoiser, device_, options_.threshold);
     model->stored_is_chosen = stored.as_stored;
     model->stored_why = stored.why;
-    const Denoiser& network = *model->parts->denoiser;
-    model->lora_targets = network.lora_targets(*network.build(network.smallest_shape(), {}));
+    model->adapted = model->parts->adapted();
   } catch (const Error& error) {
     model->parts = nullptr;
     model->error = error.message();

@@ -38,8 +38,8 @@ struct ModelOnShelf {
   std::string stored;                       // the format that its weights are stored in, or empty
   bool stored_is_chosen = false;            // by precision "auto"
   std::string stored_why;
-  LoraTargets lora_targets;  // what adapters can change
-  std::string state;         // changes with its files
+  AdaptedModel adapted;  // what adapters can change
+  std::string state;     // changes with its files
 
   // What precision "auto" means for it on a device.
   std::string automatic(const DeviceInfo& device) const;

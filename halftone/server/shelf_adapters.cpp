@@ -112,7 +112,7 @@ AdapterFit Shelf::fit(const AdapterOnShelf& adapter, const ModelOnShelf& model) 
   }
   AdapterFit fit;
   try {
-    fit.unmatched = LoraAdapter::examine(adapter.path, model.lora_targets).unmatched;
+    fit.unmatched = LoraAdapter::examine(adapter.path, model.adapted).unmatched;
   } catch (const Error& error) {
     fit.why_not = error.message();
   }

@@ -98,6 +98,7 @@ ordered_json Shelf::to_json(const ModelOnShelf& model,
                      {"negative", guided},   {"multiple", parts.size_multiple()}};
   if (usual.embedded_guidance) out["defaults"]["true_cfg"] = 0;  // the network reads guidance
   if (parts.denoiser->skippable_blocks() > 0) out["defaults"]["skip_layers"] = "";
+  if (parts.denoiser->reads_sizes()) out["defaults"]["original_size"] = "";
   ordered_json schedulers = ordered_json::array();
   const bool flow = usual.scheduler.prediction == Prediction::kVelocity;
   for (const SchedulerChoice& choice : scheduler_choices()) {

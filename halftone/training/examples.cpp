@@ -8,6 +8,7 @@
 #include "halftone/io/read_picture.h"
 #include "halftone/io/resample.h"
 #include "halftone/training/buckets.h"
+#include "halftone/training/text_training.h"
 
 namespace halftone {
 namespace {
@@ -47,8 +48,11 @@ PictureSizes sizes_of(int64_t width, int64_t height, const PictureSize& size) {
 
 }  // namespace
 
-ExampleMaker::ExampleMaker(Pipeline& pipeline, ExampleCache& cache, int64_t resolution)
-    : pipeline_(pipeline), cache_(cache), buckets_(sizes_for(pipeline.model(), resolution)) {
+ExampleMaker::ExampleMaker(Pipeline& pipeline, ExampleCache& cache, int64_t resolution, bool ids)
+    : pipeline_(pipeline),
+      cache_(cache),
+      ids_(ids),
+      buckets_(sizes_for(pipeline.model(), resolution)) {
   const Model& model = pipeline.model();
   const std::string dtype(name_of(model.options().activations));
   std::string texts(name_of(model.text_activations()));
@@ -67,6 +71,7 @@ Shape ExampleMaker::largest_picture() const {
 }
 
 Condition ExampleMaker::text(const std::string& caption) {
+  if (ids_) return caption_ids(pipeline_.model().conditioner(), caption);
   return cache_.get("text", text_source_ + caption, [&] { return pipeline_.encode(caption); });
 }
 

@@ -25,10 +25,12 @@ struct PreparedExamples {
 
 class ExampleMaker {
  public:
-  ExampleMaker(Pipeline& pipeline, ExampleCache& cache, int64_t resolution);
+  // With `ids`, captions are not encoded: encoders are trained, too.
+  ExampleMaker(Pipeline& pipeline, ExampleCache& cache, int64_t resolution, bool ids = false);
 
   // [1, 3, H, W] of the size that takes the most memory.
   Shape largest_picture() const;
+  bool encodes() const { return !ids_; }
   // A caption's condition.
   Condition text(const std::string& caption);
   // Adds these, with this weight of their loss.
@@ -46,6 +48,7 @@ class ExampleMaker {
 
   Pipeline& pipeline_;
   ExampleCache& cache_;
+  bool ids_;
   std::vector<PictureSize> buckets_;
   std::string text_source_, picture_source_;  // what a cached file follows from besides its own
   std::string all_;                           // what the hash is of

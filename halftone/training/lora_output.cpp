@@ -2,14 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "halftone/base/error.h"
 #include "halftone/io/safetensors_writer.h"
 #include "halftone/numerics/bf16.h"
 
 namespace halftone {
 namespace {
-
-constexpr const char *kDown = ".lora_A.weight", *kUp = ".lora_B.weight";
 
 Tensor stored(const Tensor& values, float scale, DType dtype) {
   Tensor out = Tensor::empty(dtype, values.shape());
@@ -24,31 +24,67 @@ Tensor stored(const Tensor& values, float scale, DType dtype) {
   return out;
 }
 
+// What modules begin with in a naming, and whether dots are underscores.
+struct Spelled {
+  std::string prefix;
+  bool flat = false;
+
+  std::string module(const std::string& weight) const {
+    constexpr std::string_view kSuffix = ".weight";
+    HT_ASSERT(weight.ends_with(kSuffix));
+    std::string path = weight.substr(0, weight.size() - kSuffix.size());
+    if (flat) std::replace(path.begin(), path.end(), '.', '_');
+    return prefix + path;
+  }
+};
+
+Spelled of_denoiser(const std::string& folder, LoraNaming naming) {
+  if (naming == LoraNaming::kComfyUi) return {"diffusion_model."};
+  if (naming == LoraNaming::kDiffusers) return {folder + "."};
+  return {fmt::format("lora_{}_", folder), true};
+}
+
+Spelled of_encoder(const TrainedLora::Encoder& encoder, LoraNaming naming) {
+  if (naming == LoraNaming::kComfyUi && !encoder.comfy.empty()) {
+    return {fmt::format("text_encoders.{}.transformer.", encoder.comfy)};
+  }
+  if (naming == LoraNaming::kKohya) return {fmt::format("lora_{}_", encoder.kohya), true};
+  return {encoder.folder + "."};
+}
+
 }  // namespace
 
 void write_lora(const std::filesystem::path& path, const TrainedLora& lora, LoraNaming naming,
                 DType dtype, const Metadata& metadata) {
   HT_ASSERT(dtype == DType::kBF16 || dtype == DType::kF32);
-  constexpr std::string_view kSuffix = ".weight";
-  const std::string prefix =
-      naming == LoraNaming::kComfyUi ? "diffusion_model" : std::string(lora.folder);
-  const auto name_of_module = [&](const std::string& weight) {
-    HT_ASSERT(weight.ends_with(kSuffix));
-    return prefix + "." + weight.substr(0, weight.size() - kSuffix.size());
-  };
-  std::vector<TensorSpec> specs;
+  const bool kohya = naming == LoraNaming::kKohya;
+  const char* const down = kohya ? ".lora_down.weight" : ".lora_A.weight";
+  const char* const up = kohya ? ".lora_up.weight" : ".lora_B.weight";
+  std::map<std::string, const TrainedLora::Module*> modules;  // by their names in the file
   for (const auto& [weight, module] : lora.modules) {
-    const std::string name = name_of_module(weight);
-    specs.push_back({name + kDown, dtype, module.down.shape()});
-    specs.push_back({name + kUp, dtype, module.up.shape()});
+    modules[of_denoiser(lora.folder, naming).module(weight)] = &module;
+  }
+  for (const TrainedLora::Encoder& encoder : lora.encoders) {
+    for (const auto& [weight, module] : encoder.modules) {
+      modules[of_encoder(encoder, naming).module(weight)] = &module;
+    }
+  }
+  std::vector<TensorSpec> specs;
+  for (const auto& [name, module] : modules) {
+    specs.push_back({name + down, dtype, module->down.shape()});
+    specs.push_back({name + up, dtype, module->up.shape()});
+    if (kohya) specs.push_back({name + ".alpha", DType::kF32, {}});
   }
   Metadata all = metadata;
   all["format"] = "pt";
   SafetensorsWriter writer(path, specs, all);
-  for (const auto& [weight, module] : lora.modules) {
-    const std::string name = name_of_module(weight);
-    writer.write(name + kDown, stored(module.down, 1, dtype).bytes());
-    writer.write(name + kUp, stored(module.up, lora.strength, dtype).bytes());
+  for (const auto& [name, module] : modules) {
+    writer.write(name + down, stored(module->down, 1, dtype).bytes());
+    writer.write(name + up, stored(module->up, lora.strength, dtype).bytes());
+    if (!kohya) continue;
+    Tensor alpha = Tensor::empty(DType::kF32, {});
+    alpha.mutable_as<float>()[0] = static_cast<float>(module->down.shape()[0]);
+    writer.write(name + ".alpha", alpha.bytes());
   }
   writer.finish();
 }

@@ -9,6 +9,7 @@
 #include "halftone/base/text.h"
 #include "halftone/io/output.h"
 #include "halftone/training/apart.h"
+#include "halftone/training/text_training.h"
 #include "halftone/training/train_course.h"
 #include "halftone/training/train_data.h"
 #include "halftone/training/train_page.h"
@@ -137,9 +138,10 @@ class TrainRun {
     if (processes_.is_first()) samples_ = std::move(made.samples);
   }
 
-  // Encoders have done their work.
+  // Encoders have done their work, unless they are trained.
   void make_trainer() {
-    auto model = loaded_.model->without_encoders();
+    const std::shared_ptr<const Model> loaded = loaded_.model;
+    auto model = options_.rules.train_text ? loaded : loaded->without_encoders();
     loaded_.pipeline.reset();
     loaded_.model = model;
     trainer_ = std::make_unique<Trainer>(model, std::move(examples_), options_.rules,
@@ -215,6 +217,7 @@ class TrainRun {
                        options_.rules.warmup, options_.rules.steps));
     }
     check_sample_size();
+    if (options_.rules.train_text) check_trains_text(*loaded_.model);
     check_targets(options_.rules);
     for (const std::string& target : options_.targets) {  // each of them, too
       TrainRules alone = options_.rules;

@@ -105,7 +105,8 @@ TrainData prepare_data(const TrainOptions& options, LoadedModel& loaded, const D
   const fs::path folder = options.cache.empty() ? beside(options.output, ".cache") : options.cache;
   make_folder(folder);
   ExampleCache cache(folder);
-  ExampleMaker maker(*loaded.pipeline, cache, resolution);
+  const bool ids = options.rules.train_text;
+  ExampleMaker maker(*loaded.pipeline, cache, resolution, ids);
   const auto tell = [&](const Preparing& at) { listener.events(at); };
   check_encoding_fits(loaded, data, maker, options.max_memory);
   maker.add(data, 1, tell);
@@ -121,7 +122,7 @@ TrainData prepare_data(const TrainOptions& options, LoadedModel& loaded, const D
   made.hash = std::move(prepared.hash);
   made.examples = std::move(prepared.examples);
   if (!held_out.items.empty()) {  // no part of what the run follows from
-    ExampleMaker apart(*loaded.pipeline, cache, resolution);
+    ExampleMaker apart(*loaded.pipeline, cache, resolution, ids);
     apart.add(held_out, 1, tell);
     PreparedExamples kept = apart.finish();
     if (kept.examples.empty()) refuse_data("held-out", options.held_out.data, kept.skipped);

@@ -5,6 +5,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/text.h"
 #include "halftone/engine/job.h"
+#include "halftone/training/text_training.h"
 #include "halftone/training/train_data.h"
 #include "halftone/training/trainer.h"
 
@@ -15,15 +16,17 @@ namespace {
 constexpr double kFaster = 1.05, kLeastCosine = 0.9;
 
 // Pictures of nothing: what they show takes no time.
-std::vector<TrainExample> examples_of(const LoadedModel& loaded, int64_t resolution,
-                                      int64_t count) {
+std::vector<TrainExample> examples_of(const LoadedModel& loaded, const TrainRules& rules,
+                                      int64_t resolution) {
   const int64_t unit = loaded.model->codec().scale() * loaded.model->denoiser().patch();
   const int64_t side = std::max(unit, resolution / unit * unit);
   const Shape rows = loaded.model->latent_shape(side, side);
   const Shape shape{rows[1], rows[2], rows[3]};
-  const Condition condition = loaded.pipeline->encode("a picture of something");
+  const char* const caption = "a picture of something";
+  const Condition condition = rules.train_text ? caption_ids(loaded.model->conditioner(), caption)
+                                               : loaded.pipeline->encode(caption);
   std::vector<TrainExample> examples;
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < rules.batch; ++i) {
     examples.push_back({seeded_noise(shape, static_cast<uint64_t>(i)), condition, 1});
   }
   return examples;
@@ -44,7 +47,7 @@ PrecisionTrial try_fp8(const LoadedModel& loaded, const TrainRules& rules, int64
     PrecisionTrial trial{in_fp8(*loaded.model), ""};
     TrainRules how = rules;
     how.check_gradients = true;
-    Trainer trainer(trial.model, examples_of(loaded, resolution, rules.batch), how, {}, nullptr,
+    Trainer trainer(trial.model, examples_of(loaded, rules, resolution), how, {}, nullptr,
                     loaded.cancelled);
     const Trainer::Trial measured = trainer.try_gradients();
     const double worst =

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "halftone/training/objective.h"
+#include "halftone/training/text_training.h"
 #include "halftone/training/train_graph.h"
 
 namespace halftone {
@@ -38,7 +39,8 @@ TrainPrograms::Entry& TrainPrograms::get(TrainPass pass, const Shape& latents,
     return programs_.front();
   }
   if (programs_.size() == kMostPrograms) programs_.pop_back();
-  const auto plain = denoiser.build(shape, {model_->options().activations, false});
+  std::shared_ptr<Graph> plain = denoiser.build(shape, {model_->options().activations, false});
+  if (rules_.train_text) plain = behind_encoders(*plain, *model_, shape.rows);
   Entry made{pass, shape, student(pass, *plain), nullptr};
   if (is_taught(rules_, pass)) {
     const ModelPart& part = wide_->denoiser_part();
@@ -82,6 +84,7 @@ std::unique_ptr<Program> TrainPrograms::student(TrainPass pass, const Graph& pla
   const LoadOptions& load = model_->options();
   const auto graph = compile(*noisy, how, *load.kernels, load.stream).graph;
   Weights weights = part.weights();
+  if (rules_.train_text) weights.merge(text_weights(*model_));
   for (const auto& [name, weight] : parameters_.weights()) weights[name] = weight;
   return program_of(graph, weights);
 }
@@ -99,9 +102,8 @@ std::unique_ptr<Program> TrainPrograms::program_of(const std::shared_ptr<Graph>&
 
 void TrainPrograms::add_weights(ModelMemory& memory) const {
   std::set<const std::byte*> counted;  // models share what is not quantized
-  for (const Model* model : {model_.get(), wide_.get()}) {
-    if (model == nullptr) continue;
-    for (const auto& [name, weight] : model->denoiser_part().weights()) {
+  const auto add = [&](const Weights& weights) {
+    for (const auto& [name, weight] : weights) {
       const auto* quantized = std::get_if<QuantizedTensor>(&weight);
       const Tensor& stored = quantized != nullptr ? quantized->codes : std::get<Tensor>(weight);
       if (!counted.insert(stored.address()).second) continue;
@@ -111,7 +113,11 @@ void TrainPrograms::add_weights(ModelMemory& memory) const {
       }
       (stored.mapped() ? memory.file_weights : memory.owned_weights) += byte_size_of(weight);
     }
+  };
+  for (const Model* model : {model_.get(), wide_.get()}) {
+    if (model != nullptr) add(model->denoiser_part().weights());
   }
+  if (rules_.train_text) add(text_weights(*model_));
 }
 
 }  // namespace halftone

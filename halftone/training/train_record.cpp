@@ -35,6 +35,7 @@ ordered_json run_record(const TrainOptions& options, const TrainSource& source) 
                          {"sigma-deviation", r.sigmas.deviation},
                          {"shift", r.sigmas.shift},
                          {"seed", r.seed}};
+  if (r.train_text) record["train-text"] = true;
   if (r.rate == RateShape::kCosine) record["steps"] = r.steps;
   record["model"] = source.model_hash;
   if (!source.data_hash.empty()) record["data"] = source.data_hash;

@@ -31,6 +31,7 @@ struct TrainRules {
   double clip = 1;             // of the gradient's norm; 0: none
   SigmaDraw sigmas;            // for velocity models
   double min_snr = 0;          // for the others; 0: off
+  bool train_text = false;     // mode lora: adapters of text encoders, too
   double caption_dropout = 0;  // share of examples that are shown without their caption
   float dropout = 0;           // share of what adapters read that is zero
   bool small_moments = false;  // of the optimizer, in 8 bits

@@ -28,12 +28,13 @@ void TrainSamples::encode_prompts(const Dataset& data, ExampleMaker& maker) {
   }
   for (const std::string& prompt : prompts) {
     try {
-      known_[prompt] = maker.text(prompt);
+      Condition text = maker.text(prompt);
+      if (maker.encodes()) known_[prompt] = std::move(text);
     } catch (const Error& error) {
       throw Error(error.code(), "sample-prompt", "{}", error.message());
     }
   }
-  known_[""] = maker.text("");
+  if (maker.encodes()) known_[""] = maker.text("");
 }
 
 void TrainSamples::tell(Pipeline& pipeline) const {

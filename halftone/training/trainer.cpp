@@ -11,6 +11,7 @@
 #include "halftone/base/gaussian.h"
 #include "halftone/base/text.h"
 #include "halftone/tensor/float_values.h"
+#include "halftone/training/text_training.h"
 
 namespace halftone {
 namespace {
@@ -124,6 +125,8 @@ Trainer::Trainer(std::shared_ptr<const Model> model, std::vector<TrainExample> e
   need(!rules_.check_gradients || !model_->report().formats.empty(), "check-gradients",
        "compares with a base in high precision, and this one is");
   const bool adapts = rules_.mode == TrainMode::kLora;
+  need(!rules_.train_text || adapts, "train-text", "is for mode lora");
+  if (rules_.train_text) check_trains_text(*model_);
   const std::map<std::string, Tensor> initial = adapts ? initial_adapters() : initial_weights();
   const LoadOptions& load = model_->options();
   const ParameterOptions how{rules_.small_moments, rules_.average > 0, rules_.small_weights};
@@ -136,7 +139,12 @@ std::map<std::string, Tensor> Trainer::initial_adapters() {
   sites_.rank = rules_.rank;
   sites_.dropout = rules_.dropout;
   uint64_t index = 0;
-  for (const LinearInfo& linear : adapter_sites(*model_, rules_)) {
+  std::vector<LinearInfo> linears = adapter_sites(*model_, rules_);
+  if (rules_.train_text) {
+    const std::vector<LinearInfo> text = text_sites(*model_, rules_);
+    linears.insert(linears.end(), text.begin(), text.end());
+  }
+  for (const LinearInfo& linear : linears) {
     sites_.weights.insert(linear.weight);
     initial.emplace(lora_down_name(linear.weight),
                     initial_down({rules_.rank, linear.shape[1]},
@@ -264,6 +272,7 @@ double Trainer::run(TrainPrograms::Entry& entry, const std::vector<Row>& rows,
   const Shape& one = rows[0].example->latents.shape();
   const auto count = static_cast<int64_t>(rows.size());
   auto inputs = model_->denoiser().inputs(entry.shape, conditions);
+  if (rules_.train_text) give_captions(*model_, conditions, inputs);
   std::vector<int64_t> dims = {count};
   for (int i = 0; i < one.rank(); ++i) dims.push_back(one[i]);
   Tensor latents = Tensor::empty(DType::kF32, Shape(dims));
@@ -398,7 +407,10 @@ TrainedLora Trainer::adapters() const {
   lora.strength = rules_.alpha / static_cast<float>(rules_.rank);
   lora.folder = std::string(model_->denoiser().folder());
   const auto values = parameters_->averages();
+  if (rules_.train_text) lora.encoders = trained_encoders(*model_, values);
+  const Weights& own = model_->originals();
   for (const std::string& weight : sites_.weights) {
+    if (!own.contains(weight) && rules_.train_text) continue;
     lora.modules[weight] = {values.at(lora_down_name(weight)), values.at(lora_up_name(weight))};
   }
   return lora;

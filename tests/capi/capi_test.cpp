@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstring>
 #include <limits>
+#include <set>
 #include <thread>
 
 #include "halftone/engine/engine.h"
@@ -18,6 +19,7 @@
 #include "halftone/io/safetensors_writer.h"
 #include "tests/support/procedural.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tiny_folder.h"
 
 namespace halftone {
 namespace {
@@ -305,6 +307,8 @@ TEST_F(CApi, WrongRequestsAreErrorsThatNameTheField) {
   refused([](auto& r) { r.true_cfg = 2; }, HALFTONE_USAGE, "true_cfg");  // not of this family
   refused([](auto& r) { r.skip_layers = "1,x"; }, HALFTONE_USAGE, "skip_layers");
   refused([](auto& r) { r.skip_layers = "1"; }, HALFTONE_USAGE, "skip_layers");  // nor these
+  refused([](auto& r) { r.original_width = 64; }, HALFTONE_USAGE, "original_size");
+  refused([](auto& r) { r.crop_top = 1; }, HALFTONE_USAGE, "crop");
   refused([](auto& r) { r.max_memory = -1; }, HALFTONE_USAGE, "max_memory");
   refused([](auto& r) { r.max_memory = 1; }, HALFTONE_OUT_OF_MEMORY, "max-memory");
   refused([](auto& r) { r.scheduler = "best"; }, HALFTONE_INVALID_INPUT, "scheduler");
@@ -314,6 +318,49 @@ TEST_F(CApi, WrongRequestsAreErrorsThatNameTheField) {
   halftone_result* result = nullptr;
   EXPECT_EQ(halftone_generate(model_, &request, &result), HALFTONE_USAGE);
   EXPECT_EQ(draw(small_request()).size(), 3u * 64 * 64);  // as good as before
+}
+
+// SDXL, which is told of sizes, and for which no negative prompt is another than an empty one.
+TEST_F(CApi, TellsOfSizesAndOfEmptyNegativePrompts) {
+  const test::TempDir dir;
+  test::write_tiny_folder(dir / "model", "sdxl", "base");
+  const std::string folder = dir / "model";
+  halftone_model_options options = usual_options();
+  options.path = folder.c_str();
+  halftone_model* model = nullptr;
+  ASSERT_EQ(halftone_model_load(engine_, &options, &model), HALFTONE_OK) << halftone_last_error();
+  Engine engine;
+  const LoadedModel loaded = engine.load({.path = folder, .device = "cpu", .threads = 1});
+  std::set<std::vector<float>> seen;
+  const auto expect_alike = [&](const OriginalPicture& original, const char* negative) {
+    halftone_request asked;
+    ASSERT_EQ(halftone_request_init(model, &asked, sizeof asked), HALFTONE_OK);
+    asked.prompt = "a red apple";
+    asked.width = asked.height = 16;
+    asked.steps = 1;
+    asked.original_width = original.width;
+    asked.original_height = original.height;
+    asked.crop_left = original.left;
+    asked.crop_top = original.top;
+    asked.negative = negative;
+    GenerateRequest request = loaded.request("a red apple");
+    request.width = request.height = 16;
+    request.steps = 1;
+    request.original = original;
+    if (negative != nullptr) request.negative = negative;
+    halftone_result* result = nullptr;
+    ASSERT_EQ(halftone_generate(model, &asked, &result), HALFTONE_OK) << halftone_last_error();
+    const Tensor image = generate(*loaded.pipeline, request, [](const Progress&) {}).images[0];
+    const std::vector<float> expected(image.as<float>().begin(), image.as<float>().end());
+    EXPECT_EQ(pixels_of(result), expected);
+    EXPECT_TRUE(seen.insert(expected).second);
+    halftone_result_free(result);
+  };
+  expect_alike({}, nullptr);
+  expect_alike({}, "");
+  expect_alike({64, 40, 0, 0}, nullptr);
+  expect_alike({64, 40, 24, 16}, nullptr);
+  halftone_model_free(model);
 }
 
 // Ends a run at a call.

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "halftone/engine/offline_shares.h"
@@ -12,6 +13,7 @@
 #include "tests/cli/process.h"
 #include "tests/support/procedural.h"
 #include "tests/support/sanitizers.h"
+#include "tests/support/tiny_folder.h"
 #include "tests/support/tiny_zimage.h"
 
 namespace halftone {
@@ -301,6 +303,53 @@ TEST_F(CliOffline, WrongLinesAreNamedBeforeAnythingIsMade) {
   expect_one_line(run(offline("out")), 1, "'prompt' is missing (and 2 more lines are wrong)");
   write_list("\n");
   expect_one_line(run(offline("out")), 1, "list.jsonl: holds no prompt");
+}
+
+// Each line's picture is that of a run with the flags of the same names, and no other's.
+TEST_F(CliOffline, LinesTellOfSizesAndOfEmptyNegativePrompts) {
+  fs::remove_all(dir_ / "model");
+  test::write_tiny_folder(dir_ / "model", "sdxl", "base");
+  const std::pair<const char*, std::vector<std::string>> kinds[] = {
+      {R"({"prompt": "a cat"})", {}},
+      {R"({"prompt": "a cat", "original_size": "64x40"})", {"--original-size", "64x40"}},
+      {R"({"prompt": "a cat", "crop": "8,16"})", {"--crop", "8,16"}},
+      {R"({"prompt": "a cat", "original_size": "64x40", "crop": "8,16"})",
+       {"--original-size", "64x40", "--crop", "8,16"}},
+      {R"({"prompt": "a cat", "negative": ""})", {"--negative", ""}},
+  };
+  std::string list;
+  for (const auto& [line, flags] : kinds) list += line + std::string("\n");
+  write_list(list);
+  const json made = report("out");
+  EXPECT_EQ(made["made"], 5);
+  const Files files = files_in("out");
+  const std::vector<json> index = index_of("out");
+  std::set<std::string> different;
+  for (size_t i = 0; i < std::size(kinds); ++i) {
+    std::vector<std::string> flags = kinds[i].second;
+    flags.insert(flags.end(), {"a cat", "--json", "-o", path("single.png")});
+    const Result alone = run(arguments(flags));
+    ASSERT_EQ(alone.code, 0) << alone.err;
+    const std::string picture = files.at(fmt::format("{:06}.png", i + 1));
+    EXPECT_EQ(test::read_file(dir_ / "single.png"), picture) << kinds[i].first;
+    different.insert(picture);
+    const json told = json::parse(alone.out), line = json::parse(kinds[i].first);
+    EXPECT_EQ(told["original_size"], line.value("original_size", "24x16"));
+    EXPECT_EQ(told["crop"], line.value("crop", "0,0"));
+    EXPECT_EQ(told["negative"], line.value("negative", json()));
+    EXPECT_EQ(index[i]["negative"], line.value("negative", json()));
+    EXPECT_EQ(index[i].contains("crop"), line.contains("crop") || line.contains("original_size"));
+  }
+  EXPECT_EQ(different.size(), 5u);
+  // Kept, as it was made from the same.
+  EXPECT_EQ(report("out")["kept"], 5);
+  // The flags are for lines that say nothing.
+  write_list(std::string(kinds[1].first) + "\n");
+  report("flagged", {"--crop", "8,16"});
+  EXPECT_EQ(files_in("flagged").at("000001.png"), files.at("000004.png"));
+  write_list(R"({"prompt": "x", "crop": "8"})"
+             "\n");
+  expect_one_line(run(offline("wrong")), 1, "line 1: crop: '8' is not LEFT,TOP in pixels");
 }
 
 TEST_F(CliOffline, FlagsThatDoNotGoTogetherAreRefused) {

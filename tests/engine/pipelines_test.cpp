@@ -47,7 +47,7 @@ class WholePipeline : public testing::TestWithParam<WholeRun> {
   GenerateRequest request() const {
     GenerateRequest request;
     request.prompt = case_["prompt"];
-    request.negative = case_.value("negative", "");
+    if (case_.contains("negative")) request.negative = case_["negative"];
     request.width = case_["size"][0];
     request.height = case_["size"][1];
     request.steps = case_["steps"];
@@ -78,8 +78,9 @@ INSTANTIATE_TEST_SUITE_P(
                     WholeRun{"flux1", "schnell", 4, 0.0f}, WholeRun{"sd3", "large", 28, 5.0f},
                     WholeRun{"sd3", "clips", 28, 5.0f}, WholeRun{"sd3", "skip", 28, 5.0f},
                     WholeRun{"sdxl", "base", 50, 5.0f}, WholeRun{"sdxl", "sizes", 50, 5.0f},
-                    WholeRun{"sdxl", "v", 50, 5.0f}, WholeRun{"sdxl", "ddim", 50, 5.0f},
-                    WholeRun{"sdxl", "dpm", 50, 5.0f}, WholeRun{"sdxl", "unipc", 50, 5.0f}),
+                    WholeRun{"sdxl", "empty", 50, 5.0f}, WholeRun{"sdxl", "v", 50, 5.0f},
+                    WholeRun{"sdxl", "ddim", 50, 5.0f}, WholeRun{"sdxl", "dpm", 50, 5.0f},
+                    WholeRun{"sdxl", "unipc", 50, 5.0f}),
     testing::PrintToStringParamName());
 
 TEST_P(WholePipeline, EqualsDiffusersFromPromptToPicture) {

@@ -150,7 +150,7 @@ TEST_F(SdxlFile, GivesTheSameBitsAsTheFolder) {
 // As diffusers has it with force_zeros_for_empty_prompt, and the fixture's script has seen.
 TEST_F(SdxlFile, NoNegativePromptIsZeros) {
   const auto pipeline = test::load_pipeline(folder_, test::tested_options());
-  const Condition none = pipeline->encode_negative("", {1, PictureSizes::of(16, 24)});
+  const Condition none = pipeline->encode_negative(std::nullopt, {1, PictureSizes::of(16, 24)});
   const Condition empty = pipeline->encode("", Told{1, PictureSizes::of(16, 24)});
   ASSERT_EQ(none.size(), empty.size());
   for (const auto& [name, tensor] : empty) {

@@ -25,14 +25,6 @@ using test::relative_error;
 class StepCache : public testing::TestWithParam<test::TinyModel> {
  protected:
   StepCache() { GetParam().write(folder_); }
-  void SetUp() override {
-    if (GetParam().caches_steps) return;
-    const auto pipeline = load();
-    EXPECT_EQ(test::error_of([&] { plan_generate(*pipeline, request(0.1f)); }),
-              "cache: the model has no blocks one after the other that steps could do without");
-    GTEST_SKIP() << "has no blocks to cache";
-  }
-
   std::unique_ptr<Pipeline> load(const LoadOptions& options = test::tested_options()) const {
     return test::load_pipeline(folder_, options);
   }

@@ -361,10 +361,6 @@ TEST_P(LoraNames, OtherKindsAreRefusedByName) {
                        Tensor::zeros(DType::kF32, {4}));
   EXPECT_THAT(load_error(control), HasSubstr("adapters for control (Canny, Depth)"));
   const char* embedder = is("sd3") ? "context_embedder" : is("sdxl") ? "label_emb.0.2" : "img_in";
-  // One half of it is enough.
-  EXPECT_THAT(error("lora_unet_input_blocks_1_0_in_layers_2.lora_down.weight", {4, 4, 3, 3}),
-              HasSubstr("tensor 'lora_unet_input_blocks_1_0_in_layers_2.lora_down.weight' adapts a "
-                        "convolution (LoCon), which is not supported"));
   const json& size = outside[embedder];
   const int64_t rows = size[0], columns = size[1];
   EXPECT_THAT(load_error(tensors_of({{embedder, Tensor::zeros(DType::kF32, {2, 2 * columns}),

@@ -1,4 +1,5 @@
 // Jobs: the pictures they make, and all that can be done with them.
+#include <set>
 #include <thread>
 
 #include "halftone/engine/generate.h"
@@ -7,6 +8,7 @@
 #include "halftone/server/previews.h"
 #include "tests/server/api_fixture.h"
 #include "tests/support/silent.h"
+#include "tests/support/tiny_folder.h"
 
 namespace halftone {
 namespace {
@@ -91,6 +93,36 @@ TEST_F(ApiJobs, PicturesOfABatchAreThoseOfARunAlone) {
     return std::atof(metrics.c_str() + metrics.find("\n" + name + " ") + name.size() + 2);
   };
   EXPECT_GT(number("halftone_rows_total"), number("halftone_steps_total")) << "none was batched";
+}
+
+// SDXL, which is told of sizes, and for which no negative prompt is another than an empty one.
+TEST_F(ApiJobs, SizesAndEmptyNegativePromptsAreTold) {
+  const std::string folder = dir_ / "tiny";
+  test::write_tiny_folder(folder, "sdxl", "base");
+  start([&](ServerOptions& options) { options.models = {folder}; });
+  EXPECT_EQ(get("/api/models").json()["models"][0]["defaults"]["original_size"], "");
+  const LoadedModel loaded = engine_.load({.path = folder});
+  GenerateRequest request = loaded.request("a cat");
+  request.width = request.height = 16;
+  request.steps = 1;
+  request.seed = 7;
+  std::set<std::string> different;
+  const auto expect_alike = [&](const json& more) {
+    json body = {{"size", "16x16"}, {"steps", 1}};
+    body.update(more);
+    const json job = ended(submit_picture(body));
+    ASSERT_EQ(job["state"], "done") << job;
+    const std::string png = get(job["results"][0]["url"].get<std::string>()).body;
+    const Tensor image = generate(*loaded.pipeline, request, test::silent).images[0];
+    EXPECT_EQ(png, encode_png(image, picture_text(loaded, request, loaded.model->hash(), 0)));
+    EXPECT_TRUE(different.insert(png).second);
+  };
+  expect_alike(json::object());
+  request.original = {64, 40, 8, 16};
+  expect_alike({{"original_size", "64x40"}, {"crop", "8,16"}});
+  request.original = {};
+  request.negative = "";
+  expect_alike({{"negative", ""}});
 }
 
 TEST_F(ApiJobs, TheRequestIsToldAsItWasUnderstood) {

@@ -118,7 +118,8 @@ TEST_F(ApiLoras, WhatIsNoAdapterIsRefusedInOneLine) {
   EXPECT_THAT(refusal(safetensors_bytes({{"lora_unet_x.lokr_w1", {2, 2}}})), HasSubstr("LoKr"));
   EXPECT_THAT(refusal(safetensors_bytes({down})),
               HasSubstr("module 'transformer.x' has no lora_B"));
-  EXPECT_THAT(refusal(safetensors_bytes({down, {b, {4, 2, 1}}})), HasSubstr("is not a matrix"));
+  EXPECT_THAT(refusal(safetensors_bytes({down, {b, {4, 2, 1}}})),
+              HasSubstr("is neither a matrix nor a convolution's kernel"));
   EXPECT_THAT(refusal(safetensors_bytes({down, {b, {4, 2}, 0.0f, "U8"}})),
               HasSubstr("is not F32, BF16 or F16"));
   const float nan = std::numeric_limits<float>::quiet_NaN();

@@ -276,6 +276,9 @@ TEST_F(ApiRoutes, WhatDoesNotGoTogetherIsNamed) {
   EXPECT_THAT(generate({{"model", "../emoji"}}), IsError(400, "invalid", "model"));
   EXPECT_THAT(generate({{"scheduler", "none such"}}), IsError(400, "invalid", "scheduler"));
   EXPECT_THAT(generate({{"negative", "y"}, {"guidance", 0}}), IsError(400, "invalid", "negative"));
+  EXPECT_THAT(generate({{"crop", "x"}}), IsError(400, "invalid", "crop"));
+  EXPECT_THAT(generate({{"crop", "8,8"}}), IsError(400, "invalid", "crop"));  // not of this family
+  EXPECT_THAT(generate({{"original_size", "0x8"}}), IsError(400, "invalid", "original_size"));
   EXPECT_THAT(generate({{"loras", {{{"name", "../x"}}}}}), IsError(400, "invalid", "loras"));
   EXPECT_THAT(generate({{"loras", {{{"name", "x"}, {"strength", 11}}}}}),
               IsError(400, "invalid", "loras[0].strength"));

@@ -1,8 +1,11 @@
 #include "tests/support/tiny_folder.h"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 #include "halftone/engine/model_parts.h"
+#include "halftone/io/safetensors_file.h"
 #include "halftone/io/safetensors_writer.h"
 #include "tests/support/data.h"
 #include "tests/support/procedural.h"
@@ -61,6 +64,11 @@ void write_tiny_folder(const fs::path& folder, const nlohmann::json& description
   write_weights(folder / codec.folder(), "diffusion_pytorch_model.safetensors",
                 {codec.decoder({1, codec.channels(), 1, 1}, {}),
                  codec.encoder({1, 3, codec.scale(), codec.scale()}, {})});
+}
+
+void write_tiny_folder(const std::filesystem::path& folder, const char* family, const char* name) {
+  const SafetensorsFile fixture(kData / family / fmt::format("pipeline_{}.safetensors", name));
+  write_tiny_folder(folder, nlohmann::json::parse(fixture.metadata().at("case")));
 }
 
 }  // namespace halftone::test

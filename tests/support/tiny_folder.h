@@ -9,5 +9,7 @@ namespace halftone::test {
 
 // `description` has "files": what is in every config.json by its place in the folder.
 void write_tiny_folder(const std::filesystem::path& folder, const nlohmann::json& description);
+// Of tests/data/FAMILY/pipeline_NAME.safetensors.
+void write_tiny_folder(const std::filesystem::path& folder, const char* family, const char* name);
 
 }  // namespace halftone::test

@@ -18,7 +18,6 @@ struct TinyModel {
   bool reads_guidance = false;
   std::string unread = {};    // a linear's weight whose results nothing reads, as we name it
   std::string constant = {};  // a weight that is never trained
-  bool caches_steps = true;   // its steps may reuse what blocks gave
   // So many times as much as in others, a rounding that turns changes what it predicts.
   double sensitivity = 1;
 };

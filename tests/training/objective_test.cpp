@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "halftone/graph/ops.h"
+#include "halftone/io/safetensors_file.h"
 #include "halftone/runtime/program.h"
 #include "halftone/training/train_graph.h"
 #include "tests/support/backend.h"
+#include "tests/support/data.h"
 #include "tests/support/run_graph.h"
 
 namespace halftone {
@@ -68,6 +70,35 @@ TEST(Objective, TimestepsCoverTrainingAndTargetsAreWhatIsPredicted) {
     EXPECT_GT(seen.size(), 990u);
     EXPECT_EQ(*seen.begin(), 0);
     EXPECT_EQ(*seen.rbegin(), 999);
+  }
+}
+
+// What PyTorch and diffusers' scheduler make of each timestep, with its weight by min-SNR.
+TEST(Objective, TimestepsAreTaughtAsInPyTorch) {
+  const SafetensorsFile fixture(test::kData / "sdxl" / "objectives.safetensors");
+  SchedulerConfig config;
+  config.kind = SchedulerKind::kDdim;
+  config.beta_start = 0.00085;
+  config.beta_end = 0.012;
+  config.betas = BetaSchedule::kScaledLinear;
+  for (const auto& [kind, name] :
+       {std::pair{Prediction::kEpsilon, "epsilon"}, std::pair{Prediction::kV, "v_prediction"}}) {
+    config.prediction = kind;
+    const Objective weighed(config, {}, 5), plain(config, {});
+    const auto rows = floats(fixture.tensor(name));  // [1000, 5]
+    std::set<int> seen;
+    for (uint64_t i = 0; i < 12000; ++i) {
+      const Noising n = weighed.draw({5, i});
+      EXPECT_EQ(plain.draw({5, i}).weight, 1);
+      const auto t = static_cast<size_t>(n.timestep);
+      seen.insert(static_cast<int>(t));
+      const float found[] = {n.latents, n.noise, n.target_latents, n.target_noise, n.weight};
+      for (size_t k = 0; k < 5; ++k) {
+        const float expected = rows[5 * t + k];
+        ASSERT_NEAR(found[k], expected, 2e-5 * (std::abs(expected) + 0.01)) << t << " " << k;
+      }
+    }
+    EXPECT_GT(seen.size(), 990u);
   }
 }
 

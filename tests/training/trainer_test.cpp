@@ -5,6 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
+#include "halftone/io/safetensors_file.h"
 #include "halftone/training/weights_output.h"
 #include "tests/support/errors.h"
 #include "tests/support/fake_device.h"
@@ -147,8 +150,6 @@ TEST_P(ModelTraining, WhatIsWrittenChangesPictures) {
   const TrainedLora lora = trainer.adapters();
   EXPECT_EQ(lora.modules.size(), 1u);
   EXPECT_GE(trainer.parameters(), rules_.rank * (GetParam().in + GetParam().out));
-  const std::string file = (dir_ / "lora.safetensors").string();
-  write_lora(file, lora, LoraNaming::kDiffusers, DType::kF32, {});
   GenerateRequest request;
   request.prompt = "a cat";
   request.width = GetParam().width;
@@ -156,9 +157,25 @@ TEST_P(ModelTraining, WhatIsWrittenChangesPictures) {
   request.steps = 2;
   const auto silent = [](const Progress&) {};
   const auto without = floats(generate(*pipeline, request, silent).latents);
-  request.adapters = {{pipeline->model().load_adapter(file), 1.0f}};
-  const auto with = floats(generate(*pipeline, request, silent).latents);
-  EXPECT_GT(relative_error(with, without), 1e-4);
+  // The same in every naming.
+  std::set<std::vector<float>> different;
+  for (const LoraNaming naming :
+       {LoraNaming::kDiffusers, LoraNaming::kComfyUi, LoraNaming::kKohya}) {
+    const std::string file = (dir_ / "lora.safetensors").string();
+    write_lora(file, lora, naming, DType::kF32, {});
+    const auto adapter = pipeline->model().load_adapter(file);
+    EXPECT_THAT(adapter->lora().report().unmatched, testing::IsEmpty());
+    request.adapters = {{adapter, 1.0f}};
+    const auto with = floats(generate(*pipeline, request, silent).latents);
+    EXPECT_GT(relative_error(with, without), 1e-4);
+    different.insert(with);
+  }
+  EXPECT_EQ(different.size(), 1u);
+  const SafetensorsFile kohya(dir_ / "lora.safetensors");
+  std::string name = GetParam().adapted;
+  std::replace(name.begin(), name.end(), '.', '_');
+  ASSERT_NE(kohya.find("lora_" + name + ".lora_down.weight"), nullptr);
+  EXPECT_EQ(floats(kohya.tensor("lora_" + name + ".alpha"))[0], static_cast<float>(rules_.rank));
 }
 
 // Another part of what adapters read is left out in each step; a run can be repeated all the same.

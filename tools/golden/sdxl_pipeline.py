@@ -40,6 +40,9 @@ CASES = {
                  scheduler=EulerDiscreteScheduler(**SCHEDULER)),
     "sizes": dict(guidance=3.0, prompt=common.PROMPT, negative="a blurry cat", size=(16, 24), steps=3, count=1,
                   original_size=(1024, 640), crop=(96, 8), scheduler=EulerDiscreteScheduler(**SCHEDULER)),
+    # The empty prompt, given: it is encoded, and no zeros.
+    "empty": dict(guidance=5.0, prompt=common.PROMPT, negative="", size=(16, 16), steps=3, count=1,
+                  scheduler=EulerDiscreteScheduler(**SCHEDULER)),
     # The empty prompt in the place of a negative one, and the prediction of v.
     "v": dict(guidance=4.0, prompt=common.PROMPT, size=(16, 16), steps=3, count=1, force_zeros=False,
               scheduler=EulerDiscreteScheduler(**SCHEDULER | dict(prediction_type="v_prediction"))),
@@ -86,7 +89,9 @@ def run(name, case, clip_l, clip_g):
     if name == "base":  # the others' are the same
         out |= dict(states=states[0], pooled=pooled[0])
         assert not negative.any() and not negative_pooled.any()
-    if name == "v":
+    if name == "empty":
+        assert negative.any() and negative_pooled.any()
+    if name in ("v", "empty"):
         out |= dict(negative=negative[0], negative_pooled=negative_pooled[0])
     print(name, {k: tuple(v.shape) for k, v in out.items()}, pipe.scheduler.timesteps.tolist())
     described = {k: v for k, v in case.items() if k != "scheduler"} | dict(files=common.configs(pipe))

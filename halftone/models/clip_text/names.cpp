@@ -137,6 +137,26 @@ Config infer_config(const Checkpoint& checkpoint, const std::string& within, con
       shapes.where());
 }
 
+LoraTargets lora_targets(const Graph& graph, const Config& config) {
+  LoraTargets targets = halftone::lora_targets(graph, [](std::string_view weight) {
+    std::vector<StoredAs> aliases;
+    if (weight.starts_with(kModel)) {
+      aliases.push_back({std::string(weight.substr(kModel.size()))});
+    }
+    return aliases;
+  });
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    for (const ClipName& entry : kInside) {
+      if (entry.from.starts_with("layer_norm")) continue;
+      const std::string path =
+          fmt::format("{}{}.{}", kLayers, layer, entry.from.substr(0, entry.from.size() - 1));
+      targets.try_emplace(std::string(kModel) + path);
+      targets.try_emplace(path);
+    }
+  }
+  return targets;
+}
+
 QuantizeRecipe layers_recipe(const Format& format) {
   QuantizeRecipe recipe;
   recipe.format = format;

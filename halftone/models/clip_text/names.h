@@ -2,6 +2,7 @@
 #pragma once
 
 #include "halftone/models/clip_text/text_encoder.h"
+#include "halftone/models/lora.h"
 #include "halftone/models/weights.h"
 
 namespace halftone::clip_text {
@@ -15,6 +16,10 @@ WeightNames names_in(const Checkpoint& checkpoint, const Config& config, const O
 // The config of an encoder that comes without one, from the shapes of its tensors; what they do not
 // tell is as in `usual`.
 Config infer_config(const Checkpoint& checkpoint, const std::string& within, const Config& usual);
+// Its linears, under names with and without "text_model.". Those of layers that do not run are
+// known, too, and change nothing.
+LoraTargets lora_targets(const Graph& graph, const Config& config);
+
 // All linears of layers in this format, with inputs as they are.
 QuantizeRecipe layers_recipe(const Format& format);
 

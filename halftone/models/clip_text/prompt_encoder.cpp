@@ -14,6 +14,7 @@ class ClipPromptEncoder final : public PromptEncoder {
   ClipPromptEncoder(const ModelFiles& files, const EncoderPlace& place, const Config& config,
                     const Options& options)
       : folder_(place.folder),
+        comfy_name_(place.comfy_name),
         within_(files.within(place.folder)),
         config_(config),
         options_(options),
@@ -27,20 +28,28 @@ class ClipPromptEncoder final : public PromptEncoder {
   int64_t cut(const std::string& prompt) const override { return tokenizer_.cut(prompt); }
 
   std::shared_ptr<Graph> build(const BuildOptions& how) const override {
+    return build_rows(1, how);
+  }
+  std::shared_ptr<Graph> build_rows(int64_t rows, const BuildOptions& how) const override {
     Options options = options_;
     options.activations = how.activations;
-    return build_text_encoder(config_, 1, tokens(), options);
+    return build_text_encoder(config_, rows, tokens(), options);
   }
   NamedTensors inputs(const std::vector<int32_t>& ids) const override {
-    return text_inputs(config_, options_, tokens(), {&ids, 1});
+    return inputs_of_rows({&ids, 1});
+  }
+  NamedTensors inputs_of_rows(std::span<const std::vector<int32_t>> prompts) const override {
+    return text_inputs(config_, options_, tokens(), prompts);
   }
   WeightNames names(const Checkpoint& checkpoint) const override {
     return names_in(checkpoint, config_, options_, within_);
   }
   QuantizeRecipe recipe(const Format& format) const override { return layers_recipe(format); }
+  LoraTargets lora_targets() const override { return clip_text::lora_targets(*build({}), config_); }
+  std::string comfy_name() const override { return comfy_name_; }
 
  private:
-  std::string folder_, within_;
+  std::string folder_, comfy_name_, within_;
   Config config_;
   Options options_;
   PromptTokenizer tokenizer_;

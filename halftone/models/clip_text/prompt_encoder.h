@@ -16,7 +16,8 @@ struct EncoderPlace {
   // there, too.
   Config usual = clip_l();
   bool projected_in_file = true;
-  bool pooled = true;  // without the vector, layers after the states do not run
+  bool pooled = true;                 // without the vector, layers after the states do not run
+  std::string comfy_name = "clip_l";  // as files of adapters for ComfyUI call it
 };
 std::unique_ptr<PromptEncoder> make_encoder(const ModelFiles& files, const EncoderPlace& place,
                                             Config* config = nullptr);

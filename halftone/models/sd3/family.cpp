@@ -124,8 +124,9 @@ std::unique_ptr<Conditioner> make_conditioner(const ModelFiles& files) {
   // identity for a projection, whatever the file holds.
   parts.encoders.push_back(clip_text::make_encoder(
       files, {"text_encoder", "tokenizer", true, true, clip_text::clip_l(), false}, &first));
-  parts.encoders.push_back(clip_text::make_encoder(
-      files, {"text_encoder_2", "tokenizer_2", true, true, clip_text::big_g()}, &second));
+  clip_text::EncoderPlace place = {"text_encoder_2", "tokenizer_2", true, true, clip_text::big_g()};
+  place.comfy_name = "clip_g";
+  parts.encoders.push_back(clip_text::make_encoder(files, place, &second));
   parts.features = transformer_config(files).joint_dim;
   const bool has_t5 = files.holds("text_encoder_3") || path_exists(files.of("text_encoder_3"));
   if (has_t5) {

@@ -5,6 +5,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/files.h"
+#include "halftone/graph/ops.h"
 #include "halftone/io/json.h"
 #include "halftone/models/autoencoder_kl/codec.h"
 #include "halftone/models/clip_text/prompt_encoder.h"
@@ -34,7 +35,7 @@ class SdxlDenoiser final : public Denoiser {
 
   std::shared_ptr<Graph> build(const DenoiserShape& s, const BuildOptions& options) const override {
     return build_unet(config_, {s.rows, s.latents[1], s.latents[2], s.text_tokens},
-                      {options.activations, options.tap_blocks});
+                      {options.activations, options.tap_blocks, options.mark_ends});
   }
 
   NamedTensors inputs(const DenoiserShape&, std::span<const Condition* const> rows) const override {
@@ -118,6 +119,7 @@ std::unique_ptr<Conditioner> make_conditioner(const ModelFiles& files) {
   place.pooled = false;
   parts.encoders.push_back(clip_text::make_encoder(files, place, &first));
   place = {"text_encoder_2", "tokenizer_2", true, true, clip_text::big_g()};
+  place.comfy_name = "clip_g";
   parts.encoders.push_back(clip_text::make_encoder(files, place, &second));
   if (first.positions != second.positions) {
     throw Error(ErrorCode::kInvalidInput, files.base.string(),
@@ -131,6 +133,11 @@ std::unique_ptr<Conditioner> make_conditioner(const ModelFiles& files) {
     const Tensor& pooled = r[1].at("pooled");
     return {{"text", joined_states(r[0].at("states"), r[1].at("states"))},
             {"pooled", pooled.reshape({pooled.numel()})}};
+  };
+  using Values = JoinedConditioner::Parts::Values;
+  parts.join_values = [](std::span<const Values> r) -> Values {
+    return {{"text", concat({r[0].at("states"), r[1].at("states")}, 2)},
+            {"pooled", r[1].at("pooled")}};
   };
   if (zeros_without_negative(files)) {
     parts.without_negative =
@@ -182,7 +189,7 @@ Family family() {
           make_conditioner,
           make_codec,
           sampling,
-          {{"base", published_base, 77}},
+          {{"base", published_base, 77, 1024}},
           {{"text_encoder", {"conditioner.embedders.0.transformer."}, "tokenizer"},
            {"text_encoder_2", {"conditioner.embedders.1.model."}, "tokenizer_2"},
            {"vae", {"first_stage_model.", "vae."}}}};

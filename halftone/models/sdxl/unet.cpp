@@ -5,6 +5,7 @@
 #include "halftone/base/error.h"
 #include "halftone/models/family.h"
 #include "halftone/nn/attention.h"
+#include "halftone/nn/block_ends.h"
 #include "halftone/nn/pictures.h"
 
 namespace halftone::sdxl {
@@ -131,6 +132,7 @@ class UnetBuilder {
       const std::string number = std::to_string(i);
       x = resnet(s["resnets"][number], x, out);
       if (c_.down_attends[level]) x = transformer(s["attentions"][number], x, level);
+      if (level == 0 && i == 0) mark(nn::kAfterFirstBlock, x);
       skips_.push_back(x);
     }
     if (level + 1 == c_.levels()) return x;
@@ -161,9 +163,16 @@ class UnetBuilder {
       const std::string number = std::to_string(i);
       x = resnet(s["resnets"][number], with_skip(x), out);
       if (c_.up_attends[index]) x = transformer(s["attentions"][number], x, level);
+      if (level == 0 && i == 0) mark(nn::kAfterLastBlock, x);
     }
     if (level == 0) return x;
     return conv3x3(s["upsamplers"]["0"]["conv"], upsample2x(x), out);
+  }
+
+  // Everything of lower resolution is between these two, which are alike; what the first block and
+  // those before it kept for the way up is read by what comes after the last one.
+  void mark(const char* name, Value x) {
+    if (options_.mark_ends) root_.graph().output(name, x);
   }
 
   Value tap(const std::string& name, Value x) {

@@ -19,6 +19,7 @@ struct UnetShape {
 struct UnetOptions {
   DType activations = DType::kF32;  // F32 or BF16
   bool tap_blocks = false;          // make the result of every ResNet and transformer an output
+  bool mark_ends = false;           // make outputs of where what is deeper begins and ends
 };
 
 // Inputs of the graph:
