@@ -38,7 +38,7 @@ TEST(NcclGroup, OfOneLeavesValuesAsLaunchesBeforeHaveMadeThem) {
     copy(0, kFirst);
     group->finish({});
     EXPECT_EQ(floats(to.download()), floats(values));
-    EXPECT_GT(group->seconds(), 0);
+    EXPECT_GE(group->seconds(), 0);
     stream.device->copy(reinterpret_cast<std::byte*>(to.data<float>()),
                         reinterpret_cast<const std::byte*>(from.data<float>() + 16), kCount * 2);
   }

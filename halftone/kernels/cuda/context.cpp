@@ -36,7 +36,7 @@ class PinnedStorage final : public Storage {
 
 class EventPoint final : public LaunchPoint {
  public:
-  explicit EventPoint(cudaStream_t stream) {
+  EventPoint(int device, cudaStream_t stream) : device_(device) {
     HT_CUDA(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync));
     HT_CUDA(cudaEventRecord(event_, stream));
   }
@@ -44,9 +44,13 @@ class EventPoint final : public LaunchPoint {
   EventPoint(const EventPoint&) = delete;
   EventPoint& operator=(const EventPoint&) = delete;
 
-  void wait() override { HT_CUDA(cudaEventSynchronize(event_)); }
+  void wait() override {
+    HT_CUDA(cudaSetDevice(device_));  // of this thread, which would wake the first GPU otherwise
+    HT_CUDA(cudaEventSynchronize(event_));
+  }
 
  private:
+  int device_;
   cudaEvent_t event_ = nullptr;
 };
 
@@ -224,7 +228,7 @@ void Context::await(int copy) {
 std::unique_ptr<LaunchPoint> Context::point() {
   const DeviceGuard guard(this);
   HT_ASSERT(!recording_);
-  return std::make_unique<EventPoint>(stream_);
+  return std::make_unique<EventPoint>(index_, stream_);
 }
 
 std::unique_ptr<SideCopies> Context::side_copies() {
