@@ -6,6 +6,19 @@ if(NOT CUDNN_LIBRARY)
                       "make CUDA=0, cmake --preset release")
 endif()
 
+# NCCL, for several GPUs that train together, where its header is. It is opened when it is needed.
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${CUDAToolkit_LIBRARY_DIR})
+if(NCCL_INCLUDE_DIR)
+  get_filename_component(nccl_folder "${NCCL_LIBRARY}" DIRECTORY)
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/halftone/kernels/cuda/nccl.cpp PROPERTIES
+    SKIP_UNITY_BUILD_INCLUSION ON INCLUDE_DIRECTORIES ${NCCL_INCLUDE_DIR}
+    COMPILE_DEFINITIONS "HALFTONE_NCCL;HALFTONE_NCCL_LIBRARIES=\"${nccl_folder}\"")
+else()
+  message(STATUS "NCCL: none (nccl.h not found), gradients of several GPUs pass through the CPU's "
+                 "memory")
+endif()
+
 # Headers that generated kernels include travel inside the program.
 set(embedded base/host_device.h numerics/bf16.h numerics/gelu.h numerics/minifloat.h
     numerics/scale_rules.h numerics/swizzle_offset.h kernels/cuda/pair_codecs.cuh

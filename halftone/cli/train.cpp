@@ -89,6 +89,11 @@ void print_summary(const TrainResult& r, int64_t steps) {
              adapts ? "base" : "computed", r.model.precision.used, r.model.backward.used,
              r.model.device.used, counted(r.model.parts, adapts ? "adapter" : "weight"),
              r.model.parameters, human_bytes(r.peak_bytes), human_bytes(r.planned_bytes));
+  if (r.sums) {
+    fmt::print("gradients of {} summed in {}, {} of it waited for\n",
+               fmt::format("{} processes", r.model.processes), human_seconds(r.sums->summing),
+               human_seconds(r.sums->waited));
+  }
   if (r.resumed_from > 0) fmt::print("resumed from step {}\n", r.resumed_from);
   for (const SkippedFile& skipped : r.skipped) {
     fmt::print("skipped {}: {}\n", printable(skipped.file), skipped.why);
@@ -141,7 +146,7 @@ void run_train(TrainFlags& flags, const Context& context) {
   } catch (const Error& error) {
     log.write(event_json(error));
     if (context.watch_interrupts) context.watch_interrupts(false);
-    if (tells || error.code() != ErrorCode::kCancelled) throw;
+    if (flags.processes->is_first_left() || error.code() != ErrorCode::kCancelled) throw;
     throw Error(ErrorCode::kCancelled, "", "process {} of {} was interrupted, too",
                 flags.processes->rank() + 1, flags.processes->size());
   }

@@ -16,6 +16,13 @@ ordered_json named(const char* event) {
   return {{"event", event}, {"time", std::chrono::duration<double>(now).count()}};
 }
 
+// Of gradients of several processes.
+void add_sums(ordered_json& out, const std::optional<SumSeconds>& sums) {
+  if (!sums) return;
+  out["sum_s"] = sums->summing;
+  out["wait_s"] = sums->waited;
+}
+
 ordered_json fields(const Preparing& e) {
   ordered_json out = named("preparing");
   out.update({{"stage", e.stage}, {"done", e.done}, {"total", e.total}});
@@ -39,6 +46,10 @@ ordered_json fields(const TrainModelLoaded& e) {
   out[e.mode == "lora" ? "adapters" : "weights"] = e.parts;
   out["parameters"] = e.parameters;
   out["planned_bytes"] = e.planned_bytes;
+  if (e.processes > 1) {
+    out["processes"] = e.processes;
+    out["sums"] = choice_json(e.sums);
+  }
   return out;
 }
 
@@ -53,6 +64,7 @@ ordered_json fields(const TrainProgress& e) {
   out["samples_per_s"] = e.samples_per_second > 0 ? ordered_json(e.samples_per_second) : nullptr;
   out["peak_bytes"] = e.peak_bytes;
   out["eta"] = e.samples_per_second > 0 ? ordered_json(e.seconds_left) : nullptr;
+  add_sums(out, e.sums);
   return out;
 }
 
@@ -90,6 +102,7 @@ ordered_json fields(const TrainComplete& e) {
   ordered_json out = named("complete");
   out.update({{"path", e.path}, {"step", e.step}, {"loss", e.loss}, {"seconds", e.seconds}});
   if (!e.report.empty()) out["report"] = e.report;
+  add_sums(out, e.sums);
   return out;
 }
 

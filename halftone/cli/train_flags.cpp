@@ -99,6 +99,11 @@ void add_run_options(CLI::App& command, TrainFlags& o) {
                 "On a GPU: the same bytes in every run, for some time and memory (the CPU's always "
                 "are)")
       ->group(group);
+  command
+      .add_flag("--no-overlap{false}", rules.overlap,
+                "With mpirun: sum gradients after the backward pass instead of beside it, to the "
+                "same bits")
+      ->group(group);
   command.add_option("--seed", rules.seed, "Of everything that is drawn")
       ->capture_default_str()
       ->type_name("S")

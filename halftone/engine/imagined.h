@@ -33,6 +33,8 @@ class ImaginedDevice final : public DeviceContext {
   void upload(std::byte*, std::span<const std::byte>) override {}
   void download(std::span<std::byte>, const std::byte*) override { HT_ASSERT(false); }
   void copy(std::byte*, const std::byte*, int64_t) override { HT_ASSERT(false); }
+  std::unique_ptr<LaunchPoint> point() override { HT_ASSERT(false); }
+  std::unique_ptr<SideCopies> side_copies() override { HT_ASSERT(false); }
   void synchronize() override {}
   std::unique_ptr<Recording> record(const std::function<void()>&) override { return nullptr; }
   double copy_bandwidth() override { return 0; }

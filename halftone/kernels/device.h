@@ -24,6 +24,22 @@ class Recording {
   virtual void replay() = 0;
 };
 
+// A point among launches, which any thread may wait for without a DeviceGuard.
+class LaunchPoint {
+ public:
+  virtual ~LaunchPoint() = default;
+  virtual void wait() = 0;
+};
+
+// Copies between the device and the CPU's memory beside launches, by a thread of its own, without a
+// DeviceGuard. They are done on return.
+class SideCopies {
+ public:
+  virtual ~SideCopies() = default;
+  virtual void download(std::span<std::byte> to, const std::byte* from) = 0;
+  virtual void upload(std::byte* to, std::span<const std::byte> from) = 0;
+};
+
 struct DeviceMemoryInfo {
   int64_t free = 0, total = 0;      // of the device, whoever uses it
   int64_t held = 0, most_held = 0;  // by this context now, and at most since it was made or
@@ -61,6 +77,13 @@ class DeviceContext {
   // What is launched from now on begins after this copy. Every prefetch is awaited once, those of a
   // recording within it.
   virtual void await(int copy) = 0;
+
+  // Behind all that was launched so far, which is not being recorded.
+  virtual std::unique_ptr<LaunchPoint> point() = 0;
+  virtual std::unique_ptr<SideCopies> side_copies() = 0;
+  // The same text for the same device in every process of a machine.
+  virtual std::string identity() const { return device().str(); }
+
   // Whether products of block-scaled operands run in their own format.
   virtual bool multiplies_blocks() const { return false; }
 

@@ -29,6 +29,7 @@ class Collective {
 
   // Sums over all processes, to the same bits in each. `stop` is asked while others are waited for:
   // true ends the wait soon with Error{kCancelled}, after which they cannot be reached any more.
+  // One thread at a time, any of them.
   virtual void sum(std::span<float> /*values*/, const Stop& /*stop*/) {}
   virtual void sum(std::span<double> /*values*/, const Stop& /*stop*/) {}
   double sum(double value, const Stop& stop) {
@@ -36,14 +37,20 @@ class Collective {
     return value;
   }
   // What each says, in the order of ranks, told to all. For short texts.
-  std::vector<std::string> gather(const std::string& own, const Stop& stop);
+  virtual std::vector<std::string> gather(const std::string& own, const Stop& stop);
   // Whether this process or another is to stop: `own` says so of this one, and then the others are
-  // told. Asked often, between kernels, by the thread that sums.
+  // told. Asked often, between kernels, by any thread. One that has died says so, too.
   virtual bool stopping(bool own) { return own; }
+  // Which of this machine's processes has ended without a word, as a line; empty: none, as far as
+  // is known.
+  virtual std::string lost() { return {}; }
+  // Who writes and tells then: the first of those that are not lost.
+  virtual bool is_first_left() { return is_first(); }
   // All say that they are done. One that ends without having said so ends the others.
   virtual void leave() {}
   // Stops, somewhere within a step: the others wait here until the first has saved, so that none is
-  // ended while it does; the first waits a while for them.
+  // ended while it does; the first waits a while for them. Where one is lost, the others wait until
+  // the first that is left has ended.
   virtual void give_up() {}
 };
 

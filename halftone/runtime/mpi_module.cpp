@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <mutex>
 #include <thread>
 
 namespace {
@@ -21,13 +22,15 @@ struct Meeting {
   MPI_Comm goodbye = MPI_COMM_NULL;
   int rank = 0, size = 1;
   bool told = false, heard = false;  // that one is to stop
+  std::mutex mutex;                  // MPI is called by one thread at a time, and never for long
 };
 Meeting meeting;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
 
 halftone::MpiModule::Place join() {
   halftone::MpiModule::Place place;
   int provided = 0;
-  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
+  place.threads = provided >= MPI_THREAD_SERIALIZED;
   MPI_Comm_rank(MPI_COMM_WORLD, &place.rank);
   MPI_Comm_size(MPI_COMM_WORLD, &place.size);
   MPI_Comm here = MPI_COMM_NULL;
@@ -36,6 +39,10 @@ halftone::MpiModule::Place join() {
   MPI_Comm_size(here, &place.local_size);
   MPI_Comm_free(&here);
   MPI_Comm_dup(MPI_COMM_WORLD, &meeting.goodbye);
+  // What cannot be reached any more is told of, instead of ending this process.
+  for (MPI_Comm all : {MPI_COMM_WORLD, meeting.goodbye}) {
+    MPI_Comm_set_errhandler(all, MPI_ERRORS_RETURN);
+  }
   meeting.rank = place.rank;
   meeting.size = place.size;
   return place;
@@ -43,6 +50,7 @@ halftone::MpiModule::Place join() {
 
 bool stopping(bool own) {
   constexpr int kStop = 1;
+  const std::scoped_lock lock(meeting.mutex);
   if (own && !meeting.told) {
     meeting.told = true;
     for (int other = 0; other < meeting.size; ++other) {
@@ -59,18 +67,24 @@ bool stopping(bool own) {
   return meeting.heard;
 }
 
+// Looks after a request, which is null once it is done.
+bool test(MPI_Request& request) {
+  const std::scoped_lock lock(meeting.mutex);
+  int done = 0;
+  return MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS;
+}
+
 // Asked for again and again instead of waited for, so that Ctrl-C is heard while another process is
 // slow or gone.
 class Waiting {
  public:
   Waiting(bool (*stop)(const void*), const void* of) : stop_(stop), of_(of) {}
 
-  // Whether it was done: false where the wait was ended.
+  // Whether it was done: false where the wait was ended, or others cannot be reached.
   bool until(MPI_Request& request) {
     for (int tries = 0;; ++tries) {
-      int done = 0;
-      MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-      if (done != 0) return true;
+      if (!test(request)) return false;
+      if (request == MPI_REQUEST_NULL) return true;
       const Clock::time_point now = Clock::now();
       if (end_ == kNever && stop_(of_)) end_ = now + kPatience;
       if (now > end_) return false;
@@ -97,9 +111,12 @@ bool sum(void* values, size_t count, bool doubles, bool (*stop)(const void*), co
   for (size_t first = 0; first < count; first += kPiece, ++slot) {
     MPI_Request& request = requests[slot % kAtOnce];  // the oldest: all begin them in one order
     if (!waiting.until(request)) return false;
-    MPI_Iallreduce(MPI_IN_PLACE, static_cast<std::byte*>(values) + first * bytes,
-                   static_cast<int>(std::min(kPiece, count - first)),
-                   doubles ? MPI_DOUBLE : MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD, &request);
+    const std::scoped_lock lock(meeting.mutex);
+    const int begun =
+        MPI_Iallreduce(MPI_IN_PLACE, static_cast<std::byte*>(values) + first * bytes,
+                       static_cast<int>(std::min(kPiece, count - first)),
+                       doubles ? MPI_DOUBLE : MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD, &request);
+    if (begun != MPI_SUCCESS) return false;
   }
   for (MPI_Request& request : requests) {
     if (!waiting.until(request)) return false;
@@ -114,12 +131,14 @@ void leave() { MPI_Finalize(); }
 bool give_up() {
   constexpr std::chrono::seconds kMost{5};
   MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Ibarrier(meeting.goodbye, &request);
+  {
+    const std::scoped_lock lock(meeting.mutex);
+    MPI_Ibarrier(meeting.goodbye, &request);
+  }
   const auto start = Clock::now();
   for (;;) {
-    int done = 0;
-    MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-    if (done != 0) return true;
+    if (!test(request)) return false;
+    if (request == MPI_REQUEST_NULL) return true;
     if (meeting.rank == 0 && Clock::now() - start > kMost) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }

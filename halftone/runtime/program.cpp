@@ -9,6 +9,15 @@
 
 namespace halftone {
 
+namespace {
+
+void tell_groups(const std::vector<size_t>& groups, const Program::GroupDone& done) {
+  if (!done) return;
+  for (const size_t group : groups) done(group);
+}
+
+}  // namespace
+
 std::byte* Arena::reserve(int64_t bytes, DeviceContext* device) {
   bytes = std::max(bytes, expected_);
   if (!memory_ || bytes > static_cast<int64_t>(memory_->size())) {
@@ -34,7 +43,7 @@ void Program::prepare_memory() {
   options_.stream.workspace_bytes = memory_.workspace;
   if (device() == nullptr) return;
   if (memory_start_ != before) {
-    recording_ = nullptr;
+    recordings_.clear();
     warm_ = false;
   }
   for (const auto& [id, weight] : bound_) {
@@ -58,21 +67,31 @@ View Program::view(int id) const {
   return view_at(type, memory_start_ + plan_.offset[id]);
 }
 
-void Program::launch_all() {
+void Program::launch_nodes(size_t begin, size_t end, BlockStream::Run* blocks) {
+  for (size_t i = begin; i < end; ++i) {
+    if (!plan_.runs[i]) continue;
+    if (options_.cancelled && options_.cancelled()) {
+      throw Error(ErrorCode::kCancelled, "", "interrupted");
+    }
+    if (blocks != nullptr) blocks->before(static_cast<int>(i));
+    launch_one(graph_->nodes()[i]);
+    if (blocks != nullptr) blocks->after(static_cast<int>(i));
+  }
+}
+
+void Program::launch_all(const GroupDone& done) {
   std::optional<BlockStream::Run> blocks;
   if (blocks_) {
     blocks.emplace(*blocks_, memory_start_ - memory_.slots);
     blocks->begin();
   }
-  for (size_t i = 0; i < graph_->nodes().size(); ++i) {
-    if (!plan_.runs[i]) continue;
-    if (options_.cancelled && options_.cancelled()) {
-      throw Error(ErrorCode::kCancelled, "", "interrupted");
-    }
-    if (blocks) blocks->before(static_cast<int>(i));
-    launch_one(graph_->nodes()[i]);
-    if (blocks) blocks->after(static_cast<int>(i));
+  size_t begin = 0;
+  for (const Border& border : borders_) {
+    launch_nodes(begin, border.end, blocks ? &*blocks : nullptr);
+    begin = border.end;
+    tell_groups(border.groups, done);
   }
+  launch_nodes(begin, graph_->nodes().size(), blocks ? &*blocks : nullptr);
   update_states();
 }
 
@@ -129,28 +148,90 @@ void Program::update_states() {
 }
 
 // The first run chooses algorithms, which cannot be recorded; the second is recorded.
-void Program::compute() {
+void Program::compute(const GroupDone& done) {
   if (!options_.record || device() == nullptr || timer_ || observer_.see || !warm_) {
-    launch_all();
+    launch_all(done);
     warm_ = true;
     return;
   }
   try {
-    if (!recording_) recording_ = device()->record([&] { launch_all(); });
+    if (recordings_.empty()) record_parts();
   } catch (const Error& error) {
+    recordings_.clear();
     if (error.code() == ErrorCode::kCancelled) throw;
     options_.record = false;
     device()->note_fallback(
         fmt::format("launches are not recorded but made one by one: {}", error.what()));
-    return launch_all();
+    return launch_all(done);
   }
-  recording_->replay();
+  replay(done);
 }
 
-void Program::run() {
+// A recording ends with all the copies of streamed blocks that it began: then there is one alone.
+void Program::record_parts() {
+  if (blocks_ || borders_.empty()) {
+    recordings_.push_back(device()->record([&] { launch_all({}); }));
+    return;
+  }
+  size_t begin = 0;
+  const size_t nodes = graph_->nodes().size();
+  const auto record = [&](size_t end, bool last) {
+    const auto launches = [this, begin, end, last] {
+      launch_nodes(begin, end, nullptr);
+      if (last) update_states();
+    };
+    const bool empty = begin == end && (!last || graph_->updates().empty());
+    recordings_.push_back(empty ? nullptr : device()->record(launches));
+    begin = end;
+  };
+  for (const Border& border : borders_) record(border.end, false);
+  record(nodes, true);
+}
+
+void Program::replay(const GroupDone& done) {
+  const bool in_parts = recordings_.size() > 1;
+  for (size_t i = 0; i < recordings_.size(); ++i) {
+    if (recordings_[i] != nullptr) recordings_[i]->replay();
+    if (in_parts && i < borders_.size()) tell_groups(borders_[i].groups, done);
+  }
+  if (in_parts) return;
+  for (const Border& border : borders_) tell_groups(border.groups, done);
+}
+
+// An output is there after its own node, whichever node's memory it lies in.
+void Program::set_groups(const std::vector<std::vector<std::string>>& groups) {
+  std::map<int, size_t> made_by;  // value -> node
+  for (size_t i = 0; i < graph_->nodes().size(); ++i) {
+    for (const int id : graph_->nodes()[i].outputs) made_by[id] = i;
+  }
+  std::map<size_t, std::vector<size_t>> at;
+  for (size_t group = 0; group < groups.size(); ++group) {
+    size_t end = 0;
+    for (const std::string& name : groups[group]) {
+      const auto node = made_by.find(find_value(graph_->outputs(), name, "output").id());
+      if (node != made_by.end()) end = std::max(end, node->second + 1);
+    }
+    at[end].push_back(group);
+  }
+  borders_.clear();
+  for (const auto& [end, there] : at) borders_.push_back({end, there});
+  recordings_.clear();
+}
+
+std::vector<size_t> Program::order_of_groups() const {
+  std::vector<size_t> order;
+  for (const Border& border : borders_) {
+    order.insert(order.end(), border.groups.begin(), border.groups.end());
+  }
+  return order;
+}
+
+void Program::run() { run_in_groups({}); }
+
+void Program::run_in_groups(const GroupDone& done) {
   const DeviceGuard guard(device());
   prepare_memory();
-  compute();
+  compute(done);
   for (const auto& [id, weight] : bound_) check_intact(weight);
 }
 
@@ -178,7 +259,7 @@ std::vector<double> Program::device_seconds(int runs) {
   std::vector<double> seconds;
   device()->mark();
   for (int i = 0; i < runs; ++i) {
-    compute();
+    compute({});
     seconds.push_back(device()->mark());
   }
   return seconds;

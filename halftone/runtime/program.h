@@ -90,6 +90,16 @@ class Program {
   // The same for some rows of an input, from this one on; the others stay.
   void set_input_rows(const std::string& name, int64_t first, const Tensor& rows);
   void run();
+  // Outputs in groups, by name, for runs that tell when they are there. Recordings then are in
+  // parts.
+  void set_groups(const std::vector<std::vector<std::string>>& groups);
+  bool has_groups() const { return !borders_.empty(); }
+  std::vector<size_t> order_of_groups() const;  // in which they are done
+  // `done` is called once for each group of outputs, in the order in which they are done: when the
+  // last of a group has been computed or, on a device, launched, while the rest of the run is still
+  // to come. Where weights are streamed from recordings, that is at the end of the run.
+  using GroupDone = std::function<void(size_t group)>;
+  void run_in_groups(const GroupDone& done);
   Tensor output(const std::string& name) const;         // in the CPU's memory
   Tensor device_output(const std::string& name) const;  // where the program runs
   // Rows of an output, from this one on, into memory where the program runs.
@@ -106,7 +116,7 @@ class Program {
   // Seconds of each of so many runs on what the last run was given, without copying to and from
   // the device. Needs a device.
   std::vector<double> device_seconds(int runs);
-  bool recorded() const { return recording_ != nullptr; }
+  bool recorded() const { return !recordings_.empty(); }
 
   // Told how long each node took, from now on. Then nothing is recorded or replayed.
   using NodeTimer = std::function<void(const Node& node, double seconds)>;
@@ -135,8 +145,16 @@ class Program {
   void copy_here(std::byte* to, const std::byte* from, int64_t bytes) const;
   void copy_in(std::byte* to, const Tensor& from) const;
   void update_states();
-  void compute();
-  void launch_all();
+  // Nodes up to `end`, and the groups that are done then.
+  struct Border {
+    size_t end = 0;
+    std::vector<size_t> groups;
+  };
+  void compute(const GroupDone& done);
+  void launch_all(const GroupDone& done);
+  void launch_nodes(size_t begin, size_t end, BlockStream::Run* blocks);
+  void record_parts();
+  void replay(const GroupDone& done);
   void launch_one(const Node& node);
   void observe(const Node& node, const ConstView& input);
   Tensor read(int id) const;
@@ -162,7 +180,9 @@ class Program {
   // Memory of our own: states; on devices constants and inputs as well, whose addresses recordings
   // hold.
   std::map<int, Tensor> resident_;
-  std::unique_ptr<Recording> recording_;
+  std::vector<Border> borders_;  // in their order
+  // One up to each border, null where nothing lies between, and one of the rest; or one of all.
+  std::vector<std::unique_ptr<Recording>> recordings_;
   bool warm_ = false;  // has run at this address of the arena
 };
 

@@ -34,6 +34,8 @@ class Checkpoints {
   // `write_result` is given the folder to write what is trained to.
   void save(const TrainedSoFar& run, const nlohmann::ordered_json& how,
             const std::function<void(const std::filesystem::path&)>& write_result);
+  // Another process of this run has saved here: what is there stays.
+  void go_on() { go_on_ = true; }
   // Until no one writes there any more: a run that was interrupted may not be done yet. `stop` is
   // asked meanwhile, and true ends the wait with Error{kCancelled}.
   void wait_for_others(const std::function<bool()>& stop) const;

@@ -13,6 +13,7 @@ namespace halftone {
 namespace {
 
 constexpr int64_t kAlignment = 64;  // values: kernels read weights in wide pieces
+int64_t padded(int64_t values) { return (values + kAlignment - 1) / kAlignment * kAlignment; }
 
 View view_of(const Tensor& x) {
   if (!x.defined()) return {};
@@ -27,7 +28,7 @@ Parameters::Parameters(const std::map<std::string, Tensor>& initial,
     : kernels_(kernels), stream_(stream), summing_(stream) {
   for (const auto& [name, tensor] : initial) {
     places_[name] = {count_, tensor.shape()};
-    count_ += (tensor.numel() + kAlignment - 1) / kAlignment * kAlignment;
+    count_ += padded(tensor.numel());
   }
   const DeviceGuard guard(stream.device);
   values_ = zeros(options.small_values ? DType::kBF16 : DType::kF32, count_);
@@ -200,33 +201,41 @@ void Parameters::show_values() {
   copy(values_, more_);
 }
 
+std::vector<Parameters::Bucket> Parameters::buckets(int64_t values) const {
+  std::vector<Bucket> all;
+  for (const auto& [name, place] : places_) {
+    if (all.empty() || all.back().count() >= values) all.push_back({place.begin, place.begin, {}});
+    all.back().weights.push_back(name);
+    all.back().end = place.begin + padded(place.shape.numel());
+  }
+  return all;
+}
+
 void Parameters::take_gradients(const Program& program, bool add) {
+  for (const Bucket& bucket : buckets(count_)) take_gradients(program, bucket, add);
+}
+
+void Parameters::take_gradients(const Program& program, const Bucket& bucket, bool add) {
   const DeviceGuard guard(stream_.device);
   const Tensor& to = add ? more_ : gradients_;
-  for (const auto& [name, place] : places_) {
+  for (const std::string& name : bucket.weights) {
     const Tensor part = slice(to, name);
-    if (program.graph().outputs().contains(gradient_name(name))) {
+    if (program.gives(gradient_name(name))) {
       program.copy_output_rows(gradient_name(name), 0, part);
     } else {
       kernels_.fill.launch({0, view_of(part)}, stream_);
     }
   }
   if (!add) return;
-  kernels_.binary.launch(
-      {BinaryFunction::kAdd, const_view_of(gradients_), const_view_of(more_), view_of(gradients_)},
-      stream_);
+  const Tensor sum = gradients_.rows(bucket.begin, bucket.end);
+  kernels_.binary.launch({BinaryFunction::kAdd, const_view_of(sum),
+                          const_view_of(more_.rows(bucket.begin, bucket.end)), view_of(sum)},
+                         stream_);
 }
 
-void Parameters::sum_gradients(Collective& processes, const Collective::Stop& stop) {
-  if (processes.size() == 1) return;
-  const DeviceGuard guard(stream_.device);
-  if (stream_.device == nullptr) {
-    const std::span all(static_cast<float*>(view_of(gradients_).data), static_cast<size_t>(count_));
-    return processes.sum(all, stop);
-  }
-  Tensor host = fetch(gradients_);
-  processes.sum(host.mutable_as<float>(), stop);
-  put(gradients_, host);
+std::span<float> Parameters::gradients_of(const Bucket& bucket) {
+  return {static_cast<float*>(view_of(gradients_.rows(bucket.begin, bucket.end)).data),
+          static_cast<size_t>(bucket.count())};
 }
 
 double Parameters::gradient_norm() {

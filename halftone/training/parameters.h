@@ -4,10 +4,11 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "halftone/kernels/kernels.h"
-#include "halftone/runtime/collective.h"
 #include "halftone/runtime/program.h"
 
 namespace halftone {
@@ -41,6 +42,17 @@ class Parameters {
   // Takes the gradients of a program's last run: in place of those that are there, or beside them.
   // What the program does not use has none.
   void take_gradients(const Program& program, bool add);
+  // A part of the memory that gradients lie in, and the weights that they are of.
+  struct Bucket {
+    int64_t begin = 0, end = 0;  // values
+    std::vector<std::string> weights;
+    int64_t count() const { return end - begin; }
+  };
+  // All of it, in parts of about so many values: each weight is in one.
+  std::vector<Bucket> buckets(int64_t values) const;
+  void take_gradients(const Program& program, const Bucket& bucket, bool add);
+  // Where the model runs.
+  std::span<float> gradients_of(const Bucket& bucket);
   std::map<std::string, Tensor> gradients() const;  // copies in the CPU's memory
 
   // Two sets of them: those that are there are set aside until others are taken and stand beside
@@ -51,8 +63,6 @@ class Parameters {
   };
   GradientPair gradient_pair() const;
 
-  // Over all processes.
-  void sum_gradients(Collective& processes, const Collective::Stop& stop);
   double gradient_norm();  // of all of them together
 
   // `how` without its views.

@@ -157,6 +157,7 @@ class TrainRun {
     check_room(options_, loaded_, *trainer_);
     result_.planned_bytes = memory.peak();
     for (const std::string& note : trainer_->notes()) fall_back(note);
+    tell_sums();
     TrainModelLoaded& said = result_.model;
     said.path = loaded_.path;
     said.family = std::string(loaded_.model->family().name);
@@ -172,6 +173,16 @@ class TrainRun {
     said.parameters = trainer_->parameters();
     said.planned_bytes = result_.planned_bytes;
     events_(said);
+  }
+
+  // How gradients will reach the others. (On the CPU there is one way.)
+  void tell_sums() {
+    const SumRoad* road = trainer_->sum_road();
+    if (road == nullptr) return;
+    result_.model.processes = processes_.size();
+    result_.model.sums = {"auto", road->nccl ? "nccl" : "host", "native", road->why};
+    if (road->nccl || loaded_.context == nullptr) return;
+    warn(fmt::format("gradients are summed through the CPU's memory: {}", road->why));
   }
 
   ordered_json record() const { return run_record(options_, source_); }
@@ -354,7 +365,10 @@ class TrainRun {
   }
 
   std::string save(bool in_haste = false) {
-    if (!processes_.is_first()) return {};
+    if (!processes_.is_first_left()) {
+      checkpoints_.go_on();
+      return {};
+    }
     const TrainedSoFar so_far{trainer_->state(), result_.curve,   result_.held_out,
                               held_out_hash_,    result_.cosines, result_.samples};
     const WriteFn write = result_writer();
@@ -402,11 +416,13 @@ class TrainRun {
 
   // What was reached is kept, whatever ended it.
   [[noreturn]] void end_early(const Error& error) {
-    const bool interrupted = error.code() == ErrorCode::kCancelled;
+    const std::string lost = processes_.lost();
+    // Whichever of them cannot go on, the others are told, and the first saves.
+    if (error.code() != ErrorCode::kCancelled) processes_.stopping(true);
     try {
-      save_what_is_there(error);
+      save_what_is_there(lost.empty() ? error : Error(ErrorCode::kCancelled, "", "{}", lost));
     } catch (const Error&) {
-      if (interrupted) processes_.give_up();
+      processes_.give_up();
       throw;
     }
   }
@@ -417,7 +433,7 @@ class TrainRun {
         saved_ > 0 ? fmt::format("; --resume goes on from step {}", saved_) : std::string();
     const bool disk = error.code() == ErrorCode::kIo || error.code() == ErrorCode::kDiskFull;
     // (A disk that has refused one would not take a second one either.)
-    if (step == 0 || step <= saved_ || disk || !processes_.is_first()) {
+    if (step == 0 || step <= saved_ || disk || !processes_.is_first_left()) {
       throw Error(error.code(), error.where(), "{}{}", error.message(), last);
     }
     std::string path;
@@ -458,7 +474,7 @@ class TrainRun {
     events_(
         TrainComplete{result_.output, last,
                       recent_loss(result_.curve, std::max<size_t>(1, result_.curve.size() / 10)),
-                      result_.seconds, result_.report});
+                      result_.seconds, result_.report, result_.sums});
   }
 
   Engine& engine_;

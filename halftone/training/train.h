@@ -76,6 +76,7 @@ struct TrainResult {
   std::vector<std::string> notes;
   int64_t resumed_from = 0;  // the step; 0: from the start
   double seconds = 0, samples_per_second = 0;
+  std::optional<SumSeconds> sums;  // of gradients, where there are other processes
   int64_t planned_bytes = 0, peak_bytes = 0;
 };
 

@@ -24,6 +24,7 @@ TrainCourse::TrainCourse(const TrainOptions& options, const LoadedModel& loaded,
 
 void TrainCourse::add(const TrainStep& made, double seconds) {
   if (made.step > first_step_) step_seconds_ += seconds;
+  if (made.sums) result_.sums = result_.sums.value_or(SumSeconds{}) += *made.sums;
   result_.curve.push_back(made);
   measure_memory();
   report(made);
@@ -83,6 +84,7 @@ void TrainCourse::report(const TrainStep& made) {
   at.average_loss = recent_loss(result_.curve, 50);
   at.learning_rate = made.learning_rate;
   at.gradient_norm = made.gradient_norm;
+  at.sums = made.sums;
   if (steps > 0) {
     const int64_t processes = options_.processes != nullptr ? options_.processes->size() : 1;
     const auto rows =

@@ -4,11 +4,13 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "halftone/engine/precision.h"
+#include "halftone/runtime/side_sums.h"
 #include "halftone/training/dataset.h"
 
 namespace halftone {
@@ -26,6 +28,8 @@ struct TrainModelLoaded {
   std::string mode;                                       // lora, full or qat
   int64_t parts = 0, parameters = 0;                      // adapters or weights, and their values
   int64_t planned_bytes = 0;                              // the most that the run will hold
+  int processes = 1;                                      // that train together
+  Choice sums;  // of their gradients: nccl, or host, which is the CPU's memory
 };
 
 struct TrainProgress {
@@ -34,6 +38,7 @@ struct TrainProgress {
   double samples_per_second = 0;  // of this run, without its first step
   int64_t peak_bytes = 0;
   double seconds_left = 0;
+  std::optional<SumSeconds> sums;  // of the step's gradients, where there are other processes
 };
 
 // Of pictures that are not trained on.
@@ -65,8 +70,9 @@ struct SampleMade {
 struct TrainComplete {
   std::string path;
   int64_t step = 0;
-  double loss = 0, seconds = 0;  // the mean of the last tenth
-  std::string report;            // a page; empty: none
+  double loss = 0, seconds = 0;         // the mean of the last tenth
+  std::string report;                   // a page; empty: none
+  std::optional<SumSeconds> sums = {};  // of the run, where there are other processes
 };
 
 using TrainEvent =

@@ -41,6 +41,8 @@ struct TrainRules {
   Recompute recompute = Recompute::kRows;
   double average = 0;  // decay of a running mean of the adapters, which is then the result
   bool check_gradients = false;  // early on, against those of a base in high precision
+  bool overlap = true;  // several processes sum gradients while others are still being computed
+  int64_t bucket = 0;   // values that are summed at a time, about; 0: what suits
   uint64_t seed = 0;
 };
 

@@ -132,6 +132,10 @@ Trainer::Trainer(std::shared_ptr<const Model> model, std::vector<TrainExample> e
   const ParameterOptions how{rules_.small_moments, rules_.average > 0, rules_.small_weights};
   parameters_ = std::make_unique<Parameters>(initial, how, *load.kernels, load.stream);
   programs_ = std::make_unique<TrainPrograms>(model_, rules_, sites_, *parameters_, cancelled_);
+  if (processes_.size() == 1) return;
+  sums_ =
+      std::make_unique<GradientSums>(*parameters_, processes_, load.stream,
+                                     GradientSumRules{rules_.overlap, rules_.bucket}, cancelled_);
 }
 
 std::map<std::string, Tensor> Trainer::initial_adapters() {
@@ -245,7 +249,7 @@ Tensor Trainer::dropout_keys(const std::vector<Row>& rows) const {
 }
 
 double Trainer::run(TrainPrograms::Entry& entry, const std::vector<Row>& rows,
-                    const Drawn& from_where) {
+                    const Drawn& from_where, const RunFn& run_program) {
   std::vector<const Condition*> conditions;
   std::vector<Condition> told(rows.size());
   for (size_t r = 0; r < rows.size(); ++r) {
@@ -317,7 +321,7 @@ double Trainer::run(TrainPrograms::Entry& entry, const std::vector<Row>& rows,
     inputs["target"] = as_f32(entry.teacher->output("sample"));
   }
   for (const auto& [name, tensor] : inputs) entry.program->set_input(name, tensor);
-  entry.program->run();
+  run_program(*entry.program);
   return entry.program->output("loss").as<float>()[0];
 }
 
@@ -332,6 +336,7 @@ double Trainer::rate() const {
 
 TrainStep Trainer::step() {
   HT_ASSERT(!done());
+  TrainStep made;
   double loss = 0;
   const BatchOrder::Position before = order_.position();
   const Drawn drawn = {rules_.seed, static_cast<uint64_t>(step_), Draw::kStrength, Draw::kNoising};
@@ -339,17 +344,19 @@ TrainStep Trainer::step() {
     for (int64_t part = 0; part < rules_.accumulate; ++part) {
       const std::vector<Row> rows = rows_of(order_.next(), part);
       TrainPrograms::Entry& entry = program_for(TrainPass::kGradients, rows);
-      loss += run(entry, rows, drawn);
-      parameters_->take_gradients(*entry.program, part > 0);
+      const bool adds = part > 0, sums = sums_ != nullptr && part + 1 == rules_.accumulate;
+      loss += run(entry, rows, drawn,
+                  [&](Program& program) { sums ? sums_->run(program, adds) : program.run(); });
+      if (!sums) parameters_->take_gradients(*entry.program, adds);
     }
+    if (sums_) made.sums = sums_->finish();
     loss = processes_.sum(loss, cancelled_);
-    parameters_->sum_gradients(processes_, cancelled_);
   } catch (...) {  // cancelled: the step is still to come
+    if (sums_) sums_->abandon();
     order_.seek(before);
     throw;
   }
   const auto parts = static_cast<double>(rules_.accumulate * processes_.size());
-  TrainStep made;
   made.loss = loss / parts;
   made.gradient_norm = parameters_->gradient_norm() / parts;
   made.learning_rate = rate();

@@ -13,6 +13,7 @@
 #include "halftone/engine/pipeline.h"
 #include "halftone/training/batch_order.h"
 #include "halftone/training/draws.h"
+#include "halftone/training/gradient_sums.h"
 #include "halftone/training/lora_output.h"
 #include "halftone/training/parameters.h"
 #include "halftone/training/train_programs.h"
@@ -30,6 +31,7 @@ struct TrainExample {
 struct TrainStep {
   int64_t step = 0;  // from 1 on
   double loss = 0, gradient_norm = 0, learning_rate = 0;
+  std::optional<SumSeconds> sums = {};  // where there are other processes
 };
 
 // The linears whose adapters, or the weights that the rules' patterns select; none is an Error, and
@@ -56,6 +58,8 @@ class Trainer {
   std::map<std::string, Tensor> weights() const;  // F32, or BF16 where they are kept so
   int64_t parameters() const { return parameters_->count(); }
   int64_t parts() const;  // adapters or weights
+  // How gradients reach other processes; null: there are none.
+  const SumRoad* sum_road() const { return sums_ ? &sums_->road() : nullptr; }
   // What runs slower than it should, a line each.
   const std::vector<std::string>& notes() const { return programs_->notes(); }
 
@@ -108,8 +112,11 @@ class Trainer {
   static constexpr Drawn kSameInEveryRun = {0, 0, Draw::kHeldOutStrength, Draw::kHeldOutNoise};
   std::vector<Row> first_rows() const;
   Tensor dropout_keys(const std::vector<Row>& rows) const;
-  // Runs a program on these rows, and returns their loss.
-  double run(TrainPrograms::Entry& entry, const std::vector<Row>& rows, const Drawn& drawn);
+  // Runs a program on these rows, in its own way or as it is run alone, and returns their loss.
+  using RunFn = std::function<void(Program&)>;
+  double run(
+      TrainPrograms::Entry& entry, const std::vector<Row>& rows, const Drawn& drawn,
+      const RunFn& run_program = [](Program& program) { program.run(); });
   TrainPrograms::Entry& program_for(TrainPass pass, const std::vector<Row>& rows);
   std::vector<std::vector<Row>> held_out_batches() const;
   TrainPass compared_pass() const;
@@ -127,6 +134,7 @@ class Trainer {
   Objective objective_;
   LoraSites sites_;
   std::unique_ptr<Parameters> parameters_;
+  std::unique_ptr<GradientSums> sums_;  // null: this process is alone
   Condition no_caption_;
   BatchOrder order_;
   std::unique_ptr<TrainPrograms> programs_;

@@ -1,56 +1,24 @@
 // halftone train as a user runs it, and as it is killed.
-#include <chrono>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "halftone/io/png.h"
 #include "halftone/io/safetensors_file.h"
-#include "halftone/tensor/float_values.h"
-#include "tests/cli/process.h"
+#include "tests/cli/train_fixture.h"
 #include "tests/support/sanitizers.h"
-#include "tests/support/tiny_zimage.h"
 
 namespace halftone {
 namespace {
 
 using nlohmann::json;
-using test::Cli;
+using test::CliTrain;
 using test::expect_one_line;
+using test::expect_planned_memory;
+using test::memory_arguments;
 using test::Result;
 using testing::HasSubstr;
 namespace fs = std::filesystem;
-
-class CliTrain : public Cli {
- protected:
-  void SetUp() override {
-    const fs::path data = HALFTONE_TEST_DATA;
-    const SafetensorsFile fixture(data / "zimage" / "pipeline_guided.safetensors");
-    test::write_zimage_folder(dir_ / "model", json::parse(fixture.metadata().at("case")),
-                              data / "tokenizer" / "tokenizer.json");
-    fs::create_directories(dir_ / "data");
-    for (int i = 0; i < 3; ++i) {
-      PngImage image{32, 32, std::vector<uint8_t>(32 * 32 * 3, static_cast<uint8_t>(60 * i)), {}};
-      write_png(dir_ / ("data/" + std::to_string(i) + ".png"), image);
-      test::write_file(dir_ / ("data/" + std::to_string(i) + ".txt"), "a cat");
-    }
-  }
-  std::vector<std::string> arguments(const std::string& output,
-                                     std::initializer_list<std::string> more) const {
-    std::vector<std::string> all = {"train",       "--model",      path("model"), "--data",
-                                    path("data"),  "-o",           path(output),  "--cache",
-                                    path("cache"), "--resolution", "32",          "--rank",
-                                    "2",           "--lr",         "1e-2"};
-    all.insert(all.end(), more);
-    return all;
-  }
-  static std::vector<json> events_of(const std::string& text) {
-    std::vector<json> events;
-    std::istringstream lines(text);
-    for (std::string line; std::getline(lines, line);) events.push_back(json::parse(line));
-    return events;
-  }
-};
 
 TEST_F(CliTrain, TellsWhatHappens) {
   test::write_file(path("data/alone.txt"), "x");
@@ -247,26 +215,6 @@ TEST_F(CliTrain, TheWholeModelIsTrainedWrittenAndRun) {
                   1, "high precision");
 }
 
-// Of the model that ships, whose size leaves little to what is not planned.
-std::vector<std::string> memory_arguments(const std::string& data, const std::string& output,
-                                          int steps, std::initializer_list<std::string> more) {
-  std::vector<std::string> all = {"train", "--data",    data, "-o",       output, "--resolution",
-                                  "128",   "--threads", "2",  "--events", "-"};
-  all.insert(all.end(), {"--steps", std::to_string(steps)});
-  all.insert(all.end(), more);
-  return all;
-}
-void expect_planned_memory(const std::vector<json>& events) {
-  int64_t planned = 0, measured = 0;
-  for (const json& event : events) {
-    if (event["event"] == "model_loaded") planned = event["planned_bytes"];
-    if (event["event"] == "progress") measured = std::max<int64_t>(measured, event["peak_bytes"]);
-  }
-  EXPECT_GT(planned, 100 << 20);
-  EXPECT_NEAR(static_cast<double>(measured) / static_cast<double>(planned), 1, 0.05)
-      << measured << " of " << planned;
-}
-
 // Within 5%: nothing that is trained is copied to be written, summed or begun, and what is kept is
 // counted.
 TEST_F(CliTrain, MemoryIsWhatWasPlanned) {
@@ -286,163 +234,6 @@ TEST_F(CliTrain, MemoryIsWhatWasPlanned) {
     expect_planned_memory(events_of(result.out));
   }
 }
-
-#if defined(HALFTONE_MPIRUN)
-// Processes on this machine alone, whoever starts them.
-class CliTrainTogether : public CliTrain {
- protected:
-  Result together(int processes, std::vector<std::string> arguments) {
-    return finished(begin(processes, std::move(arguments)));
-  }
-  pid_t begin(int processes, std::vector<std::string> arguments) {
-    arguments = test::on_cpu(std::move(arguments));
-    std::vector<std::string> all = {"-n", std::to_string(processes), HALFTONE_PROGRAM};
-    all.insert(all.end(), arguments.begin(), arguments.end());
-    return start_program(HALFTONE_MPIRUN, all, dir_ / "stdout.txt", dir_ / "stderr.txt", [] {
-      for (const char* name : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
-                               "OMPI_MCA_rmaps_base_oversubscribe"}) {
-        ::setenv(name, "1", 1);
-      }
-      ::setenv("OMPI_MCA_plm", "isolated", 1);
-      ::setenv("OMPI_MCA_btl", "self,vader", 1);
-    });
-  }
-};
-
-void kill_one_child_of(pid_t parent, int signal) {
-  std::istringstream children(test::read_file("/proc/" + std::to_string(parent) + "/task/" +
-                                              std::to_string(parent) + "/children"));
-  pid_t child = 0;
-  while (children >> child) {
-  }
-  ASSERT_GT(child, 0);
-  ::kill(child, signal);
-}
-
-std::vector<int> steps_of(const fs::path& checkpoints) {
-  std::vector<int> steps;
-  for (const auto& entry : fs::directory_iterator(checkpoints)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("step-") && name.find(".halftone-") == std::string::npos) {
-      steps.push_back(std::stoi(name.substr(5)));
-    }
-  }
-  return steps;
-}
-
-std::vector<float> values_of(const std::string& file) {
-  std::vector<float> all;
-  const SafetensorsFile read(file);
-  for (const TensorEntry& entry : read.tensors()) {
-    const auto values = float_values(read.tensor(entry));
-    all.insert(all.end(), values.begin(), values.end());
-  }
-  return all;
-}
-
-// Two processes with a batch of one are one process with a batch of two.
-TEST_F(CliTrainTogether, AreOneWithALargerBatch) {
-  const std::vector<std::string> more = {"--steps", "6", "--stored", "fp32", "--threads", "1"};
-  auto alone = arguments("alone.safetensors", {"--batch", "2", "--events", path("alone.jsonl")});
-  alone.insert(alone.end(), more.begin(), more.end());
-  ASSERT_EQ(run(alone).code, 0);
-  auto two = arguments("two.safetensors", {"--batch", "1", "--events", path("events.jsonl"),
-                                           "--sample-every", "6", "--sample-steps", "2"});
-  two.insert(two.end(), more.begin(), more.end());
-  const Result result = together(2, two);
-  ASSERT_EQ(result.code, 0) << result.err;
-  const auto a = values_of(path("alone.safetensors")), b = values_of(path("two.safetensors"));
-  ASSERT_EQ(a.size(), b.size());
-  double difference = 0, size = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference += (a[i] - b[i]) * (a[i] - b[i]);
-    size += a[i] * a[i];
-  }
-  EXPECT_LE(std::sqrt(difference / size), 1e-5);  // AdamW divides by what may be small
-  EXPECT_THAT(result.out, HasSubstr("6 steps on 3 pictures"));
-  EXPECT_EQ(result.out.find("6 steps"), result.out.rfind("6 steps")) << "one of them tells";
-  const auto losses = [](const std::vector<json>& events) {
-    std::vector<double> all;
-    for (const json& event : events) {
-      if (event["event"] == "progress") all.push_back(event["loss"]);
-    }
-    return all;
-  };
-  const auto one = losses(events_of(test::read_file(path("alone.jsonl"))));
-  const auto both = losses(events_of(test::read_file(path("events.jsonl"))));
-  ASSERT_EQ(both.size(), 6u);
-  for (size_t i = 0; i < both.size(); ++i) EXPECT_NEAR(both[i], one[i], 1e-6 * one[i]) << i;
-}
-
-TEST_F(CliTrainTogether, OneThatDiesEndsTheOthersAndTheRunGoesOn) {
-  const std::vector<std::string> long_run = {"--steps",   "100000", "--batch",      "1",
-                                             "--threads", "1",      "--save-every", "5"};
-  auto two = arguments("out.safetensors", {});
-  two.insert(two.end(), long_run.begin(), long_run.end());
-  const pid_t launcher = begin(2, two);
-  // The first of them do not stay for long.
-  const auto some = [&] {
-    return fs::exists(path("out.checkpoints")) && !steps_of(path("out.checkpoints")).empty();
-  };
-  for (int i = 0; i < 600 && !some(); ++i) ::usleep(100000);
-  ASSERT_TRUE(some());
-  kill_one_child_of(launcher, SIGKILL);
-  const Result ended = finished(launcher);
-  EXPECT_NE(ended.code, 0);
-  std::vector<std::string> again = arguments("out.safetensors", {"--batch", "2", "--resume"});
-  const auto last = std::ranges::max(steps_of(path("out.checkpoints")));
-  again.insert(again.end(), {"--steps", std::to_string(last + 1), "--threads", "1"});
-  const Result resumed = run(again);  // by one process, with the same batch
-  ASSERT_EQ(resumed.code, 0) << resumed.err;
-  EXPECT_THAT(resumed.out, HasSubstr("resumed from step " + std::to_string(last)));
-}
-
-TEST_F(CliTrainTogether, MemoryIsWhatWasPlanned) {
-  HT_SKIP_WHERE_SANITIZED();
-  const Result result =
-      together(2, memory_arguments(path("data"), path("out.safetensors"), 3, {"--mode", "full"}));
-  ASSERT_EQ(result.code, 0) << result.err;
-  expect_planned_memory(events_of(result.out));
-}
-
-// Whoever is told first, mpirun or one of the processes: all stop in the middle of a step, and what
-// they have done is saved.
-TEST_F(CliTrainTogether, OneThatIsInterruptedStopsAllOfThem) {
-  for (const bool one_alone : {false, true}) {
-    SCOPED_TRACE(one_alone);
-    auto two = arguments("out.safetensors", {"--batch", "4", "--steps", "100000", "--threads", "1",
-                                             "--events", path("events.jsonl")});
-    const pid_t launcher = begin(2, two);
-    const auto running = [&] {
-      return test::read_file(path("events.jsonl")).find("\"step\":3") != std::string::npos;
-    };
-    for (int i = 0; i < 600 && !(fs::exists(path("events.jsonl")) && running()); ++i) {
-      ::usleep(50000);
-    }
-    const auto start = std::chrono::steady_clock::now();
-    if (one_alone) {
-      kill_one_child_of(launcher, SIGINT);
-    } else {
-      ::kill(launcher, SIGINT);
-    }
-    const Result ended = finished(launcher);
-    EXPECT_NE(ended.code, 0);
-    EXPECT_LT(std::chrono::steady_clock::now() - start,
-              std::chrono::seconds(15));  // in any weather
-    for (int i = 0; i < 100 && !fs::exists(path("out.checkpoints")); ++i) ::usleep(50000);
-    ASSERT_TRUE(fs::exists(path("out.checkpoints"))) << ended.err;
-    const std::vector<int> saved = steps_of(path("out.checkpoints"));
-    ASSERT_FALSE(saved.empty()) << ended.err;
-    EXPECT_GE(saved[0], 3);
-    auto again = arguments("out.safetensors", {"--batch", "8", "--resume", "--threads", "1"});
-    again.insert(again.end(), {"--steps", std::to_string(saved[0] + 1)});
-    const Result resumed = run(again);
-    EXPECT_EQ(resumed.code, 0) << resumed.err;
-    fs::remove_all(path("out.checkpoints"));
-    fs::remove(path("events.jsonl"));
-  }
-}
-#endif
 
 }  // namespace
 }  // namespace halftone

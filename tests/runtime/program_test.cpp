@@ -211,6 +211,49 @@ TEST(DeviceProgram, RunsOnceThenRecordsThenReplays) {
   EXPECT_EQ(program.device_seconds(2).size(), 2u);
 }
 
+// Each output is told of when it is there, and before what comes after it: recorded, too.
+TEST(Program, TellsOfGroupsOfOutputsWhenTheyAreThere) {
+  auto graph = std::make_shared<Graph>();
+  const Value x = graph->input("x", {{64}, DType::kF32, {}});
+  const Value a = affine(x, 1, 1), b = reshape(affine(a, 2, 0), {8, 8}), c = affine(b, 1, 1);
+  graph->output("a", a);
+  graph->output("b", b);
+  graph->output("c", c);
+  graph->output("x", x);
+  for (const bool on_device : {false, true}) {
+    SCOPED_TRACE(on_device);
+    test::FakeDevice device;
+    int nodes = 0;
+    ProgramOptions options{&cpu_kernels(), {1, on_device ? &device : nullptr}, on_device};
+    options.cancelled = [&] { return ++nodes < 0; };
+    Program program(graph, {}, options);
+    program.set_groups({{"c"}, {"b", "a"}, {}, {"x"}});
+    EXPECT_EQ(program.order_of_groups(), (std::vector<size_t>{2, 3, 1, 0}));
+    for (int run = 0; run < 4; ++run) {
+      nodes = 0;
+      const auto start = static_cast<float>(run);
+      Tensor given = Tensor::zeros(DType::kF32, {64});
+      std::ranges::fill(given.mutable_as<float>(), start);
+      program.set_input("x", given);
+      std::vector<size_t> told;
+      program.run_in_groups([&](size_t group) {
+        told.push_back(group);
+        const int expected[] = {3, 2, 0, 0};
+        EXPECT_EQ(nodes, expected[group]) << "group " << group;
+        const char* const outputs[] = {"c", "b", "x", "x"};
+        const float values[] = {2 * (start + 1) + 1, 2 * (start + 1), start, start};
+        if (group == 3) return;  // an input, which is there already
+        EXPECT_EQ(program.output(outputs[group]).as<float>()[63], values[group]);
+      });
+      EXPECT_EQ(told, (std::vector<size_t>{2, 3, 1, 0}));
+    }
+    program.run();  // nobody is told
+    EXPECT_EQ(program.output("c").as<float>()[0], 9);
+    EXPECT_EQ(device.recordings, on_device ? 2 : 0) << "what lies between";
+    EXPECT_EQ(device.replays, on_device ? 2 * 4 : 0);
+  }
+}
+
 TEST(DeviceProgram, ARecordingThatFailsIsSaidAndNotFatal) {
   OnDevice t;
   t.device.refuse_to_record = true;

@@ -76,6 +76,11 @@ class FakeDevice final : public DeviceContext {
     under_way_.erase(found);
   }
   size_t under_way() const { return under_way_.size(); }
+  std::unique_ptr<LaunchPoint> point() override {
+    ++points;
+    return std::make_unique<Point>();
+  }
+  std::unique_ptr<SideCopies> side_copies() override { return std::make_unique<Copies>(); }
   void synchronize() override {}
   std::unique_ptr<Recording> record(const std::function<void()>& launches) override {
     if (refuse_to_record) throw Error(ErrorCode::kUnsupported, "fake", "does not record");
@@ -93,7 +98,8 @@ class FakeDevice final : public DeviceContext {
   std::shared_ptr<std::atomic<int64_t>> held = std::make_shared<std::atomic<int64_t>>(0);
   int64_t most_held = 0;
   bool refuse_to_record = false;
-  int uploads = 0, downloads = 0, copies = 0, recordings = 0, replays = 0, prefetches = 0;
+  int uploads = 0, downloads = 0, copies = 0, recordings = 0, replays = 0, prefetches = 0,
+      points = 0;
   int64_t pinned = 0;  // bytes, ever
   size_t most_under_way = 0;
 
@@ -126,6 +132,19 @@ class FakeDevice final : public DeviceContext {
    private:
     std::shared_ptr<Storage> host_;
     std::shared_ptr<void> counted_;
+  };
+  class Point final : public LaunchPoint {
+   public:
+    void wait() override {}  // what was launched is done
+  };
+  class Copies final : public SideCopies {
+   public:
+    void download(std::span<std::byte> to, const std::byte* from) override {
+      std::memcpy(to.data(), from, to.size());
+    }
+    void upload(std::byte* to, std::span<const std::byte> from) override {
+      std::memcpy(to, from.data(), from.size());
+    }
   };
   class Replay final : public Recording {
    public:

@@ -34,6 +34,53 @@ class PinnedStorage final : public Storage {
   PinnedStorage& operator=(const PinnedStorage&) = delete;
 };
 
+class EventPoint final : public LaunchPoint {
+ public:
+  EventPoint(int device, cudaStream_t stream) : device_(device) {
+    HT_CUDA(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync));
+    HT_CUDA(cudaEventRecord(event_, stream));
+  }
+  ~EventPoint() override { cudaEventDestroy(event_); }
+  EventPoint(const EventPoint&) = delete;
+  EventPoint& operator=(const EventPoint&) = delete;
+
+  void wait() override {
+    HT_CUDA(cudaSetDevice(device_));  // of this thread, which would wake the first GPU otherwise
+    HT_CUDA(cudaEventSynchronize(event_));
+  }
+
+ private:
+  int device_;
+  cudaEvent_t event_ = nullptr;
+};
+
+class StreamCopies final : public SideCopies {
+ public:
+  explicit StreamCopies(int device) : device_(device) {
+    HT_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  }
+  ~StreamCopies() override { cudaStreamDestroy(stream_); }
+  StreamCopies(const StreamCopies&) = delete;
+  StreamCopies& operator=(const StreamCopies&) = delete;
+
+  void download(std::span<std::byte> to, const std::byte* from) override {
+    copy(to.data(), from, to.size(), cudaMemcpyDeviceToHost);
+  }
+  void upload(std::byte* to, std::span<const std::byte> from) override {
+    copy(to, from.data(), from.size(), cudaMemcpyHostToDevice);
+  }
+
+ private:
+  void copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+    HT_CUDA(cudaSetDevice(device_));  // of this thread
+    HT_CUDA(cudaMemcpyAsync(to, from, bytes, kind, stream_));
+    HT_CUDA(cudaStreamSynchronize(stream_));
+  }
+
+  int device_;
+  cudaStream_t stream_ = nullptr;
+};
+
 class GraphRecording final : public Recording {
  public:
   GraphRecording(cudaGraph_t graph, cudaStream_t stream) : stream_(stream) {
@@ -176,6 +223,25 @@ void Context::await(int copy) {
   HT_ASSERT(index < awaited_.size() && !awaited_[index]);
   awaited_[index] = true;
   HT_CUDA(cudaStreamWaitEvent(stream_, copied_[index], 0));
+}
+
+std::unique_ptr<LaunchPoint> Context::point() {
+  const DeviceGuard guard(this);
+  HT_ASSERT(!recording_);
+  return std::make_unique<EventPoint>(index_, stream_);
+}
+
+std::unique_ptr<SideCopies> Context::side_copies() {
+  const DeviceGuard guard(this);
+  return std::make_unique<StreamCopies>(index_);
+}
+
+std::string Context::identity() const {
+  std::string text;
+  for (const char byte : properties_.uuid.bytes) {
+    text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  }
+  return text;
 }
 
 void Context::synchronize() {

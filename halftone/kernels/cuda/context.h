@@ -44,6 +44,9 @@ class Context final : public DeviceContext {
   std::shared_ptr<Storage> allocate_pinned(int64_t bytes, const std::string& purpose) override;
   int prefetch(std::byte* to, std::span<const std::byte> from) override;
   void await(int copy) override;
+  std::unique_ptr<LaunchPoint> point() override;
+  std::unique_ptr<SideCopies> side_copies() override;
+  std::string identity() const override;
   void synchronize() override;
   std::unique_ptr<Recording> record(const std::function<void()>& launches) override;
   double mark() override;
