@@ -52,7 +52,7 @@ struct Measured {
   DeviceBench::Recipe recipe;
 };
 
-// Of products and attention; nothing else counts.
+// Of products, convolutions and attention; nothing else counts.
 double flops_of(const Graph& graph) {
   double flops = 0;
   for (const Node& node : graph.nodes()) {
@@ -61,6 +61,10 @@ double flops_of(const Graph& graph) {
     };
     if (node.op == Op::kLinear) {
       flops += 2.0 * static_cast<double>(shape(0).numel()) * static_cast<double>(shape(1)[0]);
+    } else if (node.op == Op::kConv2d) {
+      const Shape& result = graph.values()[node.outputs[0]].type.shape;
+      const int64_t each = shape(1).numel() / shape(1)[0];
+      flops += 2.0 * static_cast<double>(result.numel()) * static_cast<double>(each);
     } else if (node.op == Op::kAttention) {
       flops += 4.0 * static_cast<double>(shape(0).numel()) * static_cast<double>(shape(1)[1]);
     }
