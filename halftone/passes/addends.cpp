@@ -85,8 +85,9 @@ class AddendFolder {
     const auto* matmul = std::get_if<MatMulAttributes>(&node.attributes);
     if (node.op == Op::kConv2d) {
       const Shape& kernel = type_of(node.inputs[1]).shape;
+      const int64_t each = kernel[1] * kernel[2] * kernel[3];
       return static_cast<double>(type_of(node.outputs[0]).shape.numel()) *
-             static_cast<double>(kernel.numel() / std::max<int64_t>(kernel[0], 1));
+             static_cast<double>(each);
     }
     const int64_t along = matmul != nullptr && matmul->transpose_a ? a[0] : a[-1];
     return static_cast<double>(type_of(node.outputs[0]).shape.numel()) * static_cast<double>(along);
