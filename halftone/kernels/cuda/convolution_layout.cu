@@ -81,6 +81,15 @@ __global__ void weight_to_channels_last(WeightArgs args) {
   args.y.store(i, inside ? args.x[args.from.at(o, c, u, v)] : 0.0f);
 }
 
+// Eight values each, which stay where they are.
+__global__ void convert_weight(Values x, Results y, int64_t chunks) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= chunks) return;
+  float v[kVector];
+  load_values(x.data, x.dtype, i * kVector, v);
+  store_values(y.data, y.dtype, i * kVector, v);
+}
+
 // Of [out, in, kh, kw].
 __global__ void weight_to_order(WeightArgs args) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -160,6 +169,14 @@ void channels_last_weight(const ConstView& x, const LastWeight& as, void* y, cud
                         Results(View{y, as.dtype, shape}),
                         {shape, true},
                         shape.numel()};
+  const bool in_place = x.channels_last || x.shape[2] * x.shape[3] == 1;
+  if (in_place && shape == x.shape && args.count % kVector == 0 &&
+      aligned_for(x.data, x.dtype, kVector) && aligned_for(y, as.dtype, kVector)) {
+    const int64_t chunks = args.count / kVector;
+    convert_weight<<<blocks_for(chunks, 256), 256, 0, stream>>>(args.x, args.y, chunks);
+    HT_CUDA_LAUNCHED();
+    return;
+  }
   weight_to_channels_last<<<blocks_for(args.count, 256), 256, 0, stream>>>(args);
   HT_CUDA_LAUNCHED();
 }
