@@ -266,7 +266,8 @@ TEST_P(BackendKernels, ConvolutionsWithChannelsLast) {
             how.adds = adds;
             return plain.graph().add(Op::kConv2d, operands, how, plain.type());
           };
-          expect_same(f, {x, w, b, shift});
+          // Where channels are padded, what is added comes behind the rounding.
+          expect_same(f, {x, w, b, shift}, adds && c.out % 8 != 0);
         }
       }
     }
