@@ -95,6 +95,9 @@ std::string describe(const Node& node, const Graph& graph) {
   } else if (node.op == Op::kLinear) {
     const Shape& w = graph.values()[node.inputs[1]].type.shape;
     name = fmt::format("linear [{} x {}]", w[0], w[1]);
+  } else if (node.op == Op::kConv2d) {
+    name = fmt::format("conv2d {} to {}", graph.values()[node.inputs[1]].type.shape,
+                       graph.values()[node.outputs[0]].type.shape);
   }
   return name;
 }

@@ -30,6 +30,7 @@ class ImaginedDevice final : public DeviceContext {
   int prefetch(std::byte*, std::span<const std::byte>) override { HT_ASSERT(false); }
   void await(int) override { HT_ASSERT(false); }
   bool holds() const override { return false; }
+  bool channels_last() const override { return real_.channels_last(); }
   void upload(std::byte*, std::span<const std::byte>) override {}
   void download(std::span<std::byte>, const std::byte*) override { HT_ASSERT(false); }
   void copy(std::byte*, const std::byte*, int64_t) override { HT_ASSERT(false); }

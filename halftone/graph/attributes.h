@@ -88,6 +88,6 @@ using Attributes =
     std::variant<std::monostate, AffineAttributes, UnaryAttributes, PermuteAttributes,
                  AxisAttributes, MatMulAttributes, LinearAttributes, LinearInputGradAttributes,
                  QuantizeAttributes, DropoutAttributes, NormAttributes, RopeAttributes,
-                 AttentionAttributes, ConvAttributes, FusedRowsAttributes>;
+                 AttentionAttributes, ConvAttributes, UpsampleAttributes, FusedRowsAttributes>;
 
 }  // namespace halftone

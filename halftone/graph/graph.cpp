@@ -68,6 +68,8 @@ bool adds_operand(const Node& node) {
       return std::get<MatMulAttributes>(node.attributes).adds;
     case Op::kLinearInputGrad:
       return std::get<LinearInputGradAttributes>(node.attributes).adds;
+    case Op::kConv2d:
+      return std::get<ConvAttributes>(node.attributes).adds;
     default:
       return false;
   }

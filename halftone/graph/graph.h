@@ -87,7 +87,8 @@ struct Node {
   int region = -1;  // index into Graph::regions, -1 outside of any
 };
 
-// Whether the node's last operand is added to its product, in place where nobody else needs it.
+// Whether the node's last operand is added to its product, in place where nobody else needs it
+// (a convolution never adds in place).
 bool adds_operand(const Node& node);
 
 // An instance of a repeated block, such as one transformer layer. Nodes of regions with the same

@@ -57,13 +57,14 @@ Value linear(Value x, Value weight, std::optional<Value> bias = std::nullopt);
 // Of matrices; in a's dtype, if no other is asked for.
 Value matmul(Value a, Value b, bool transpose_a, bool transpose_b,
              std::optional<DType> result = {});
-// x [B, C, H, W], weight [O, C, kh, kw], bias [O]
+// x [B, C, H, W], or [B, H, W, C] where the attributes say so; weight [O, C, kh, kw], bias [O]
 Value conv2d(Value x, Value weight, std::optional<Value> bias, const ConvAttributes& attributes);
 
 // ---- norms over the last dimension; GroupNorm over channels of [B, C, H, W] ---------------------
 Value rms_norm(Value x, Value weight, float eps);
 Value layer_norm(Value x, float eps);  // without weight and bias
-Value group_norm(Value x, Value weight, Value bias, int groups, float eps);
+Value group_norm(Value x, Value weight, Value bias, int groups, float eps,
+                 bool channels_last = false);  // then of [B, H, W, C]
 
 // ---- attention and tokens -----------------------------------------------------------------------
 // x [B, T, H, D]; cosine and sine [B, T, D/2]
@@ -83,8 +84,8 @@ Value gaussian(Value keys, const Shape& shape);
 // gaussian's.
 Value dropout(Value x, Value keys, const DropoutAttributes& how);
 
-// ---- pictures [B, C, H, W] ----------------------------------------------------------------------
-Value upsample2x(Value x);  // nearest
+// ---- pictures [B, C, H, W], or [B, H, W, C] -----------------------------------------------------
+Value upsample2x(Value x, bool channels_last = false);  // nearest
 
 // mean((a - b)^2), shape [1]
 Value mean_squared_error(Value a, Value b);

@@ -86,6 +86,8 @@ class DeviceContext {
 
   // Whether products of block-scaled operands run in their own format.
   virtual bool multiplies_blocks() const { return false; }
+  // Whether kernels of convolutions are to lie there as [O, kh, kw, C].
+  virtual bool channels_last() const { return false; }
 
   virtual void synchronize() = 0;  // an Error where a launch has failed
 

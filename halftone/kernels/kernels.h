@@ -97,6 +97,7 @@ struct Kernels {
   bool wide_products = false;         // one product for several linears is faster than one for each
   bool products_apply_gelu = false;   // at no cost
   bool products_add = false;          // what is there already, at less than a sum's cost
+  bool channels_last = false;         // convolutions and group norms are faster so
   FusedLimits fused_limits;
   Kernel<AmaxArgs> amax;
   Kernel<QuantizeArgs> quantize;

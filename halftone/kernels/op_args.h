@@ -24,6 +24,8 @@ struct ConstView {
   // Elements from one token of [B, T, ...] to the next where others lie between them; 0 where none
   // do. Only attention takes such views, of tables that say so.
   int64_t token_stride = 0;
+  // A convolution's weight [O, C, kh, kw] that lies as [O, kh, kw, C]. Only convolutions take such.
+  bool channels_last = false;
 };
 struct View {
   void* data = nullptr;
@@ -67,7 +69,9 @@ struct MatMulAttributes {
 };
 struct NormAttributes {
   float eps = 1e-5f;
-  int groups = 0;  // GroupNorm
+  int groups = 0;              // GroupNorm
+  bool channels_last = false;  // GroupNorm of [B, H, W, C]
+  bool silu = false;           // GroupNorm, of the result once it is rounded
 };
 struct RopeAttributes {
   RopeLayout layout = RopeLayout::kInterleaved;
@@ -88,7 +92,14 @@ struct DropoutAttributes {
 };
 struct ConvAttributes {
   int stride = 1;
-  std::array<int, 4> pad{};  // top, left, bottom, right
+  std::array<int, 4> pad{};    // top, left, bottom, right
+  bool channels_last = false;  // of [B, H, W, C]
+  // Operands behind the bias, set by the pass that folds sums into products: what is added to every
+  // pixel of an item, and what is added to the whole.
+  bool shifts = false, adds = false;
+};
+struct UpsampleAttributes {
+  bool channels_last = false;
 };
 
 // ---- arguments; an empty view (null data) is an input that is not there -------------------------
@@ -155,10 +166,13 @@ struct LinearInputGradArgs {
   View dx;
   ConstView addend = {};  // as MatMulArgs has it, of dx
 };
-struct ConvArgs {  // y [B, O, H', W'] = x [B, C, H, W] * weight [O, C, kh, kw] + bias [O]
+// y [B, O, H', W'] = x [B, C, H, W] * weight [O, C, kh, kw] + bias [O] + shift [B, O] + addend,
+// which is as y. Pictures, not the weight, are [B, H, W, C] where `how` says so.
+struct ConvArgs {
   ConvAttributes how;
   ConstView x, weight, bias;
   View y;
+  ConstView shift = {}, addend = {};
 };
 struct ConvInputGradArgs {
   ConvAttributes how;
@@ -249,6 +263,7 @@ struct PadRowsGradArgs {
 struct Upsample2xArgs {  // forward: y is twice as large; gradient: x is twice as large
   ConstView x;
   View y;
+  UpsampleAttributes how = {};
 };
 
 }  // namespace halftone

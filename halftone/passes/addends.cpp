@@ -1,5 +1,6 @@
 #include "halftone/passes/addends.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 
@@ -43,8 +44,9 @@ class AddendFolder {
 
  private:
   struct Folded {
-    int product = -1;  // node
-    int addend = -1;   // value
+    int product = -1;     // node
+    int addend = -1;      // value
+    bool shifts = false;  // by which every pixel of an item is moved alike
   };
 
   const ValueType& type_of(int id) const { return graph_.values()[id].type; }
@@ -62,8 +64,11 @@ class AddendFolder {
         id = node.inputs[0];
         continue;
       }
-      const bool product =
-          node.op == Op::kLinear || node.op == Op::kMatMul || node.op == Op::kLinearInputGrad;
+      const auto* conv = std::get_if<ConvAttributes>(&node.attributes);
+      const bool convolution =
+          node.op == Op::kConv2d && conv->channels_last && !conv->adds && !conv->shifts;
+      const bool product = node.op == Op::kLinear || node.op == Op::kMatMul ||
+                           node.op == Op::kLinearInputGrad || convolution;
       if (!product || adds_operand(node) || applies_gelu(node)) return std::nullopt;
       return producer;
     }
@@ -78,6 +83,12 @@ class AddendFolder {
     const Node& node = graph_.nodes()[product];
     const Shape& a = type_of(node.inputs[0]).shape;
     const auto* matmul = std::get_if<MatMulAttributes>(&node.attributes);
+    if (node.op == Op::kConv2d) {
+      const Shape& kernel = type_of(node.inputs[1]).shape;
+      const int64_t each = kernel[1] * kernel[2] * kernel[3];
+      return static_cast<double>(type_of(node.outputs[0]).shape.numel()) *
+             static_cast<double>(each);
+    }
     const int64_t along = matmul != nullptr && matmul->transpose_a ? a[0] : a[-1];
     return static_cast<double>(type_of(node.outputs[0]).shape.numel()) * static_cast<double>(along);
   }
@@ -85,6 +96,7 @@ class AddendFolder {
   void fold(int index) {
     const Node& add = graph_.nodes()[index];
     const ValueType& type = type_of(add.outputs[0]);
+    if (fold_shift(index)) return;
     std::optional<int> chosen;
     int addend = -1;
     for (size_t side = 0; side < 2; ++side) {
@@ -97,13 +109,37 @@ class AddendFolder {
     }
     if (!chosen || type.shape.numel() == 0) return;
     folded_[index] = {*chosen, addend};
-    // The product moves to where the sum was, views of it go.
-    for (int id = add.inputs[addend == add.inputs[0] ? 1 : 0];;) {
+    take_away(add.inputs[addend == add.inputs[0] ? 1 : 0], *chosen);
+  }
+
+  // The product moves to where the sum was, views of it go.
+  void take_away(int id, int product) {
+    for (;;) {
       const int producer = graph_.values()[id].producer;
       gone_[producer] = true;
-      if (producer == *chosen) break;
+      if (producer == product) break;
       id = graph_.nodes()[producer].inputs[0];
     }
+  }
+
+  // [B, H, W, O] that a convolution makes, and [B, 1, 1, O].
+  bool fold_shift(int index) {
+    const Node& add = graph_.nodes()[index];
+    const ValueType& type = type_of(add.outputs[0]);
+    const Shape& s = type.shape;
+    if (s.rank() != 4 || s.numel() == 0 || s[1] * s[2] == 1) return false;
+    for (size_t side = 0; side < 2; ++side) {
+      const int id = add.inputs[side], shift = add.inputs[1 - side];
+      const int producer = graph_.values()[id].producer;
+      if (producer < 0 || graph_.nodes()[producer].op != Op::kConv2d || !(type_of(id) == type) ||
+          type_of(shift).shape != Shape{s[0], 1, 1, s[3]} || product_of(id) != producer) {
+        continue;
+      }
+      folded_[index] = {producer, shift, true};
+      take_away(id, producer);
+      return true;
+    }
+    return false;
   }
 
   Value sum(Graph& out, const std::vector<Value>& at, const Node& add, const Folded& how) const {
@@ -111,8 +147,15 @@ class AddendFolder {
     const ValueType& type = type_of(product.outputs[0]);
     std::vector<Value> inputs;
     for (const int id : product.inputs) inputs.push_back(at[id]);
-    inputs.push_back(reshape(at[how.addend], type.shape));
     Attributes attributes = product.attributes;
+    auto* conv = std::get_if<ConvAttributes>(&attributes);
+    if (how.shifts) {
+      conv->shifts = true;
+      inputs.push_back(reshape(at[how.addend], {type.shape[0], type.shape[3]}));
+      return out.add(product.op, inputs, attributes, type);
+    }
+    if (conv != nullptr) conv->adds = true;
+    inputs.push_back(reshape(at[how.addend], type.shape));
     if (auto* linear = std::get_if<LinearAttributes>(&attributes)) linear->adds = true;
     if (auto* matmul = std::get_if<MatMulAttributes>(&attributes)) matmul->adds = true;
     if (auto* grad = std::get_if<LinearInputGradAttributes>(&attributes)) grad->adds = true;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "halftone/passes/addends.h"
+#include "halftone/passes/channels_last.h"
 #include "halftone/passes/fuse.h"
 #include "halftone/passes/gelu.h"
 #include "halftone/passes/lower.h"
@@ -28,6 +29,9 @@ CompiledGraph compile(const Graph& graph, const CompileOptions& options, const K
     result.report = std::move(quantized.report);
     then(std::move(quantized.graph));
   }
+  const bool turns_pictures = options.optimize && kernels.channels_last;
+  // Gradients follow what they are of; elsewhere borders of parts stay as they are.
+  if (turns_pictures && options.extend) then(channels_last(*from));
   if (options.extend) {
     if (from == &graph) then(rewrite(graph, {}));
     options.extend(*result.graph);
@@ -35,6 +39,7 @@ CompiledGraph compile(const Graph& graph, const CompileOptions& options, const K
   if (options.cut) then(cut(*from, *options.cut));
   then(lower(*from));
   if (!options.optimize) return result;
+  if (turns_pictures && !options.extend) then(channels_last(*from));
   const auto is_gradient = [](const Region& region) { return region.gradient; };
   if (std::any_of(from->regions().begin(), from->regions().end(), is_gradient)) {
     if (kernels.attention_statistics) then(hand_over_statistics(*from));
@@ -45,6 +50,7 @@ CompiledGraph compile(const Graph& graph, const CompileOptions& options, const K
   if (kernels.wide_products) then(merge_linears(*from, options.can_stack));
   if (kernels.products_apply_gelu) then(fold_gelu(*from));
   if (kernels.products_add) then(fold_addends(*from));
+  if (kernels.channels_last) then(fold_silu(*from));
   if (stream.device != nullptr && stream.device->multiplies_blocks()) {
     then(swizzle_block_scales(*from));
   }

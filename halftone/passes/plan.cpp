@@ -105,7 +105,7 @@ class Sharing {
   // Whether a product may write over what it adds to: that is all of something computed, and
   // neither its other operands nor anything later reads any of it.
   bool ends_in(const Node& node, int index, const std::vector<int>& last_read) const {
-    if (!adds_operand(node)) return false;
+    if (!adds_operand(node) || node.op == Op::kConv2d) return false;
     const int id = node.inputs.back(), root = plan_.storage[id];
     const auto bytes = [&](int of) { return bytes_of(graph_.values()[of].type); };
     if (!is_plain(id) || bytes(root) != bytes(node.outputs[0])) return false;

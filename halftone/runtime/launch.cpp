@@ -165,6 +165,19 @@ MatMulArgs linear_args(const ConstView& x, const ConstView& weight, const ConstV
   return {{false, true}, rows_of(x), weight, bias, rows_of(y), per_item, gelu, addend};
 }
 
+// Without what is added to the whole: x, weight, and a bias and shifts where there are such.
+ConvArgs conv_args(const ConvAttributes& how, std::span<const ConstView> in,
+                   const ConstView& addend, const View& y) {
+  ConvArgs args{how, in[0], in[1], {}, y};
+  args.addend = addend;
+  if (how.shifts) {
+    args.shift = in.back();
+    in = in.first(in.size() - 1);
+  }
+  if (in.size() > 2) args.bias = in[2];
+  return args;
+}
+
 // All rows at once, or item by item where a scale spans the rows of one.
 template <class Visit>
 void quantize_items(const ConstView& input, const View& output, float static_scale,
@@ -248,8 +261,7 @@ void dispatch(const Node& node, std::span<const ConstView> in, std::span<const V
           kernels.matmul,
           MatMulArgs{std::get<MatMulAttributes>(a), in[0], in[1], {}, out[0], 0, false, addend});
     case Op::kConv2d:
-      return visit(kernels.conv2d,
-                   ConvArgs{std::get<ConvAttributes>(a), in[0], in[1], optional(2), out[0]});
+      return visit(kernels.conv2d, conv_args(std::get<ConvAttributes>(a), in, addend, out[0]));
     case Op::kConv2dInputGrad:
       return visit(kernels.conv2d_input_grad,
                    ConvInputGradArgs{std::get<ConvAttributes>(a), in[0], in[1], out[0]});
@@ -313,11 +325,13 @@ void dispatch(const Node& node, std::span<const ConstView> in, std::span<const V
     case Op::kPadRowsGrad:
       return visit(kernels.pad_rows_grad, PadRowsGradArgs{in[0], in[1], out[0], out[1]});
     case Op::kUpsample2x:
-      return visit(kernels.upsample2x, Upsample2xArgs{in[0], out[0]});
+      return visit(kernels.upsample2x,
+                   Upsample2xArgs{in[0], out[0], std::get<UpsampleAttributes>(a)});
     case Op::kFusedRows:
       return visit(kernels.fused_rows, FusedRowsArgs{&std::get<FusedRowsAttributes>(a), in, out});
     case Op::kUpsample2xGrad:
-      return visit(kernels.upsample2x_grad, Upsample2xArgs{in[0], out[0]});
+      return visit(kernels.upsample2x_grad,
+                   Upsample2xArgs{in[0], out[0], std::get<UpsampleAttributes>(a)});
   }
 }
 

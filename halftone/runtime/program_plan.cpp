@@ -1,5 +1,6 @@
 // A Program made ready: weights bound, memory planned, kernels prepared.
 #include <algorithm>
+#include <set>
 
 #include "halftone/base/error.h"
 #include "halftone/base/threads.h"
@@ -72,6 +73,18 @@ void prepare_launches(const Graph& graph, const MemoryPlan& plan, const ProgramO
   });
 }
 
+// Weights that something reads besides convolutions, as their kernels.
+std::set<int> read_otherwise(const Graph& graph) {
+  std::set<int> found;
+  for (const Node& node : graph.nodes()) {
+    const bool convolves = node.op == Op::kConv2d || node.op == Op::kConv2dInputGrad;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (!convolves || i != 1) found.insert(node.inputs[i]);
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 Program::Program(std::shared_ptr<const Graph> graph, const Weights& weights,
@@ -120,6 +133,11 @@ void Program::bind_weights(const Weights& weights) {
     const auto found = weights.find(name);
     return found == weights.end() ? std::nullopt : std::optional(found->second);
   };
+  const std::set<int> in_order = read_otherwise(*graph_);
+  const auto lies_otherwise = [&](const Weight& weight, int id) {
+    const auto* tensor = std::get_if<Tensor>(&weight);
+    return tensor != nullptr && tensor->channels_last() && in_order.contains(id);
+  };
   for (const auto& [name, value] : graph_->weights()) {
     const ValueInfo& info = graph_->info(value);
     const std::optional<Weight> weight = find(name, info);
@@ -129,6 +147,8 @@ void Program::bind_weights(const Weights& weights) {
       complain(name, why);
     } else if (device() != nullptr && is_on_host(*weight) && host_block_of(*weight) == nullptr) {
       complain(name, "is in the CPU's memory");
+    } else if (lies_otherwise(*weight, value.id())) {
+      complain(name, "lies as convolutions read it, and something else reads it too");
     } else {
       bound_[value.id()] = *weight;
       const bool streams = device() != nullptr && is_on_host(*weight);

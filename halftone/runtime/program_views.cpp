@@ -32,7 +32,9 @@ bool is_on_host(const Weight& weight) {
 
 ConstView view_of(const Weight& weight) {
   if (const auto* tensor = std::get_if<Tensor>(&weight)) {
-    return {tensor->address(), tensor->dtype(), tensor->shape()};
+    ConstView view{tensor->address(), tensor->dtype(), tensor->shape()};
+    view.channels_last = tensor->channels_last();
+    return view;
   }
   const auto& q = std::get<QuantizedTensor>(weight);
   ConstView view{q.codes.address(), DType::kF32, q.shape, &q.format, q.scales.address()};

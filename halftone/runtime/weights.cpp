@@ -1,6 +1,7 @@
 #include "halftone/runtime/weights.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "halftone/base/error.h"
@@ -16,23 +17,41 @@ const QuantizedTensor* quantized_of(const Weight& weight) {
   return std::get_if<QuantizedTensor>(&weight);
 }
 
-// Memory that is filled from its start: a device's, or the CPU's where the device is null.
+// [O, C, kh, kw] as [O, kh, kw, C], of elements of so many bytes.
+template <size_t kBytes>
+void put_channels_last(const std::byte* from, const Shape& shape, std::byte* to) {
+  const int64_t channels = shape[1], taps = shape[2] * shape[3];
+  for (int64_t o = 0; o < shape[0]; ++o) {
+    for (int64_t c = 0; c < channels; ++c) {
+      for (int64_t tap = 0; tap < taps; ++tap) {
+        std::memcpy(to + (tap * channels + c) * static_cast<int64_t>(kBytes), from, kBytes);
+        from += kBytes;
+      }
+    }
+    to += channels * taps * static_cast<int64_t>(kBytes);
+  }
+}
+
+// Memory that is filled from its start: a device's, or the CPU's where that is null.
 class Slab {
  public:
-  Slab(std::shared_ptr<Storage> storage, DeviceContext* device)
-      : storage_(std::move(storage)), device_(device) {}
+  Slab(std::shared_ptr<Storage> storage, DeviceContext* device, bool channels_last)
+      : storage_(std::move(storage)), device_(device), channels_last_(channels_last) {}
 
   // Each at once after the one before.
   std::vector<Tensor> place(std::span<const Tensor* const> parts) {
     std::vector<Tensor> placed;
     for (const Tensor* part : parts) {
       std::byte* to = storage_->address() + offset_;
+      const bool turned = channels_last_ && part->shape().rank() == 4 && size_of(*part) > 0;
+      const Tensor from = turned && !part->channels_last() ? with_channels_last(*part) : *part;
       if (device_ != nullptr) {
-        device_->upload(to, part->bytes());
+        device_->upload(to, from.bytes());
       } else {
-        std::copy(part->bytes().begin(), part->bytes().end(), to);
+        std::copy(from.bytes().begin(), from.bytes().end(), to);
       }
-      placed.emplace_back(storage_, offset_, part->dtype(), part->shape());
+      const Tensor there(storage_, offset_, part->dtype(), part->shape());
+      placed.push_back(turned ? there.as_channels_last() : there);
       offset_ += part->byte_size();
     }
     offset_ = aligned(offset_);
@@ -44,8 +63,23 @@ class Slab {
   }
 
  private:
+  // Of elements that are turned; 0 of others.
+  static int64_t size_of(const Tensor& x) {
+    const int64_t bytes = bits_of(x.dtype()) / 8;
+    return bytes == 2 || bytes == 4 ? bytes : 0;
+  }
+  // Nothing is read where there is no memory behind the device's addresses.
+  Tensor with_channels_last(const Tensor& x) const {
+    if (device_ != nullptr && !device_->holds()) return x;
+    Tensor turned = Tensor::empty(x.dtype(), x.shape());
+    const auto turn = size_of(x) == 2 ? put_channels_last<2> : put_channels_last<4>;
+    turn(x.bytes().data(), x.shape(), turned.mutable_bytes().data());
+    return turned;
+  }
+
   std::shared_ptr<Storage> storage_;
   DeviceContext* device_;
+  bool channels_last_;
   int64_t offset_ = 0;
 };
 
@@ -200,7 +234,8 @@ Weights to_device(const Weights& weights, std::span<const WeightStack> stacks,
     }
     if (own.empty()) continue;
     const auto memory = std::make_shared<HostBlock>(block.name, pinned, at, sizes[i]);
-    place_all(own, stacks, Slab(memory, device.holds() ? nullptr : &device), placed);
+    Slab slab(memory, device.holds() ? nullptr : &device, device.channels_last());
+    place_all(own, stacks, std::move(slab), placed);
     at += sizes[i];
   }
   Weights rest;
@@ -210,7 +245,8 @@ Weights to_device(const Weights& weights, std::span<const WeightStack> stacks,
     rest.emplace(name, weight);
     bytes += slab_bytes(weight);
   }
-  place_all(rest, stacks, Slab(device.allocate(bytes, "weights"), &device), placed);
+  Slab slab(device.allocate(bytes, "weights"), &device, device.channels_last());
+  place_all(rest, stacks, std::move(slab), placed);
   return placed;
 }
 

@@ -43,7 +43,8 @@ const HostBlock* host_block_of(const Weight& weight);
 
 // These weights in a device's memory, in one piece. Those of one stack follow each other there.
 // Blocks of `streamed` stay in the CPU's memory, pinned, each as a HostBlock; no stack has weights
-// both in one of them and elsewhere.
+// both in one of them and elsewhere. Kernels of convolutions, which are what has four dimensions,
+// lie with their channels last where the device asks for that.
 Weights to_device(const Weights& weights, std::span<const WeightStack> stacks,
                   DeviceContext& device, std::span<const WeightBlock> streamed = {});
 

@@ -56,15 +56,22 @@ Tensor Tensor::clone() const {
   return copy;
 }
 
+Tensor Tensor::as_channels_last() const {
+  HT_ASSERT(shape_.rank() == 4);
+  Tensor view = *this;
+  view.channels_last_ = true;
+  return view;
+}
+
 Tensor Tensor::reshape(const Shape& shape) const {
-  HT_ASSERT(shape.checked_numel() == shape_.checked_numel());
+  HT_ASSERT(shape.checked_numel() == shape_.checked_numel() && !channels_last_);
   Tensor view = *this;
   view.shape_ = shape;
   return view;
 }
 
 Tensor Tensor::bitcast(DType dtype, const Shape& shape) const {
-  HT_ASSERT(storage_ != nullptr && shape.checked_bytes(dtype) == byte_size_);
+  HT_ASSERT(storage_ != nullptr && shape.checked_bytes(dtype) == byte_size_ && !channels_last_);
   Tensor view(storage_, offset_, dtype, shape);
   view.writable_ = writable_;
   return view;

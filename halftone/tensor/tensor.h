@@ -59,6 +59,9 @@ class Tensor {
   // This and `next` as one tensor, along the first dimension; nothing where it does not begin where
   // this one ends, in the same memory, or rows differ.
   std::optional<Tensor> followed_by(const Tensor& next) const;
+  // The kernel of a convolution [O, C, kh, kw] whose elements lie as [O, kh, kw, C] here.
+  bool channels_last() const { return channels_last_; }
+  Tensor as_channels_last() const;  // the same bytes, which lie so
   // The same bytes under another type and shape, which must need as many and be aligned for it.
   Tensor bitcast(DType dtype, const Shape& shape) const;
 
@@ -70,6 +73,7 @@ class Tensor {
   int64_t offset_ = 0;
   int64_t byte_size_ = 0;
   DType dtype_ = DType::kF32;
+  bool channels_last_ = false;
   Shape shape_{0};
 };
 

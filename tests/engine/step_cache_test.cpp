@@ -8,6 +8,7 @@
 #include "halftone/passes/compile.h"
 #include "halftone/runtime/program.h"
 #include "tests/support/count_ops.h"
+#include "tests/support/errors.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/load_pipeline.h"
 #include "tests/support/run_graph.h"

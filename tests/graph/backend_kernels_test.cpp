@@ -231,6 +231,73 @@ TEST_P(BackendKernels, Convolutions) {
               {x, random_tensor({7, 5, 1, 1}, 31)}, true);
 }
 
+// With channels last; what is added behind them, alone and together, and none of it.
+TEST_P(BackendKernels, ConvolutionsWithChannelsLast) {
+  struct Case {
+    int64_t in, out, size;
+    ConvAttributes how;
+  };
+  const Case cases[] = {{3, 16, 3, {1, {1, 1, 1, 1}}},
+                        {16, 24, 3, {1, {1, 1, 1, 1}}},
+                        {4, 9, 3, {2, {0, 0, 1, 1}}},
+                        {16, 8, 3, {2, {1, 1, 1, 1}}},
+                        {9, 3, 1, {}},
+                        {40, 16, 1, {}},
+                        {16, 32, 2, {2, {0, 0, 0, 0}}},
+                        {8, 4, 5, {1, {2, 1, 0, 3}}}};
+  for (Case c : cases) {
+    c.how.channels_last = true;
+    const Tensor x = random({2, 9, 14, c.in}, 28),
+                 w = random_tensor({c.out, c.in, c.size, c.size}, 29, DType::kBF16),
+                 b = random({c.out}, 30), shift = random({2, c.out}, 31);
+    expect_same([=](Values v) { return conv2d(v[0], v[1], {}, c.how); }, {x, w});
+    expect_same([=](Values v) { return conv2d(v[0], v[1], v[2], c.how); }, {x, w, b});
+    for (const bool biased : {true, false}) {
+      for (const bool adds : {true, false}) {
+        for (const bool shifts : {true, false}) {
+          const auto f = [=](Values v) {
+            const Value plain = conv2d(v[0], v[1], {}, c.how);
+            std::vector<Value> operands = {v[0], v[1]};
+            if (biased) operands.push_back(v[2]);
+            if (shifts) operands.push_back(v[3]);
+            if (adds) operands.push_back(tanh(plain));
+            ConvAttributes how = c.how;
+            how.shifts = shifts;
+            how.adds = adds;
+            return plain.graph().add(Op::kConv2d, operands, how, plain.type());
+          };
+          // Where channels are padded, what is added comes behind the rounding.
+          expect_same(f, {x, w, b, shift}, adds && c.out % 8 != 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(BackendKernels, PicturesWithChannelsLast) {
+  for (const int64_t channels : {12, 32, 1032, 5}) {
+    const int groups = channels % 4 == 0 ? 4 : 5;
+    const Tensor x = random({2, 9, 11, channels}, 14), w = random_tensor({channels}, 15),
+                 b = random_tensor({channels}, 16, DType::kBF16);
+    expect_same([=](Values v) { return group_norm(v[0], v[1], v[2], groups, 1e-6f, true); },
+                {x, w, b});
+    expect_same(
+        [=](Values v) {
+          const Value y = group_norm(v[0], v[1], v[2], groups, 1e-6f, true);
+          const NormAttributes how{1e-6f, groups, true, true};
+          return y.graph().add(Op::kGroupNorm, v, how, y.type());
+        },
+        {x, w, b});
+    expect_same([](Values v) { return upsample2x(v[0], true); }, {x});
+  }
+  // A large plane, whose mean is far from zero.
+  Tensor far = random_tensor({1, 96, 96, 64}, 17);
+  for (float& v : far.mutable_as<float>()) v = v * 0.1f + 300;
+  expect_same(
+      [](Values v) { return group_norm(cast(v[0], v[1].dtype()), v[1], v[2], 8, 1e-6f, true); },
+      {far, random({64}, 18), random({64}, 19)});
+}
+
 // A row's bits must not depend on how many rows there are.
 TEST_P(BackendKernels, LinearRowsAreTheSameInAnyBatch) {
   const Tensor w = random_tensor({200, 130}, 32, DType::kBF16);

@@ -135,6 +135,15 @@ void add_products(std::vector<GradientCase>& cases, const Random& random) {
                      {random({2, 8, 10, 12}), random({16, 8, 3, 3}), random({16})},
                      3,
                      kF32Sums});
+    ConvAttributes last = how;
+    last.channels_last = true;
+    for (const auto& [in, out] : {std::pair<int64_t, int64_t>{8, 16}, {4, 9}}) {
+      cases.push_back({"conv2d_channels_last",
+                       [=](Values v) { return conv2d(v[0], v[1], v[2], last); },
+                       {random({2, 10, 12, in}), random({out, in, 3, 3}), random({out})},
+                       3,
+                       kF32Sums});
+    }
   }
 }
 
@@ -157,6 +166,21 @@ void add_norms(std::vector<GradientCase>& cases, const Random& random) {
                      {random(shape), random({12}), random({12})},
                      3,
                      kF32Sums});
+  }
+}
+
+void add_pictures_with_channels_last(std::vector<GradientCase>& cases, const Random& random) {
+  for (const Shape& shape : {Shape{2, 9, 11, 12}, Shape{1, 96, 96, 16}, Shape{3, 5, 7, 64}}) {
+    const Shape width{shape[3]};
+    cases.push_back({"group_norm_channels_last",
+                     [](Values v) { return group_norm(v[0], v[1], v[2], 4, 1e-6f, true); },
+                     {random(shape), random(width), random(width)},
+                     3,
+                     kF32Sums});
+    cases.push_back({"upsample2x_channels_last",
+                     [](Values v) { return upsample2x(v[0], true); },
+                     {random(shape)},
+                     1});
   }
 }
 
@@ -232,6 +256,7 @@ std::vector<GradientCase> cases_in(DType dtype) {
   add_shapes(cases, random);
   add_products(cases, random);
   add_norms(cases, random);
+  add_pictures_with_channels_last(cases, random);
   add_attention(cases, random);
   add_tokens(cases, random);
   return cases;

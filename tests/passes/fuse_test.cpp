@@ -96,6 +96,39 @@ TEST_P(Fuse, QuantizingByRowOrBlockIsFusedAndByTensorIsNot) {
 }
 
 // What leads to a piece is computed where the piece lies: nothing is copied before the quantizer.
+// A norm with weight and bias, as transformers of U-Nets have it, the sum that it reads, and what
+// its products read in 8 bits: one pass over memory.
+TEST_P(Fuse, AnAffineNormAndItsQuantizerAreOneNode) {
+  for (const Format& format : {formats::fp8, formats::mxfp8}) {
+    auto graph = std::make_shared<Graph>();
+    const Value x = graph->input("x", {{2, 9, 96}, GetParam(), {}});
+    const Value y = graph->input("y", {{2, 9, 96}, GetParam(), {}});
+    const auto weight = [&](const char* name, const Shape& shape, const Format* as) {
+      return graph->weight(name,
+                           {shape, GetParam(), as == nullptr ? std::nullopt : std::optional(*as)});
+    };
+    const Value sum = x + y;
+    const Value normed =
+        layer_norm(sum, 1e-5f) * weight("weight", {96}, nullptr) + weight("bias", {96}, nullptr);
+    const Value in = quantize(normed, format);
+    graph->output("q", linear(in, weight("q", {32, 96}, &format)));
+    graph->output("k", linear(in, weight("k", {64, 96}, &format)));
+    graph->output("sum", sum);
+    const auto compiled = test::tested_compile(*graph);
+    EXPECT_EQ(count_ops(*compiled, Op::kFusedRows), 1) << format.name;
+    for (const Op op : {Op::kAdd, Op::kMul, Op::kLayerNorm, Op::kQuantize}) {
+      EXPECT_EQ(count_ops(*compiled, op), 0) << format.name;
+    }
+    Weights weights = {{"weight", random_tensor({96}, 1, GetParam())},
+                       {"bias", random_tensor({96}, 2, GetParam())}};
+    for (const auto& [name, rows] : {std::pair{"q", 32}, std::pair{"k", 64}}) {
+      weights[name] =
+          quantize(cpu_kernels(), random_tensor({rows, 96}, 3, GetParam()), format, {}, {2});
+    }
+    expect_same_bits(graph, weights);
+  }
+}
+
 TEST_P(Fuse, PiecesOfAConcatAreOneChainWithWhatFollows) {
   for (const auto& [first, second] : {std::pair<int64_t, int64_t>{64, 192}, {192, 64}, {13, 51}}) {
     for (const bool swapped : {false, true}) {

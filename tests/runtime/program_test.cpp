@@ -289,6 +289,63 @@ TEST(DeviceProgram, StackedWeightsFollowEachOther) {
   EXPECT_EQ(values, expected);
 }
 
+// Kernels of convolutions lie with their channels last where the device asks for it, and are read
+// so: in both layouts of pictures, forward and back, whether they are there or streamed.
+TEST(DeviceProgram, KernelsOfConvolutionsLieWithTheirChannelsLast) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const Kernels* kernels : {&cpu_kernels(), &cpu_scalar_kernels()}) {
+      auto graph = std::make_shared<Graph>();
+      const Value w = graph->weight("w", {{5, 4, 3, 2}, dtype, {}});
+      const Value x = graph->input("x", {{2, 6, 7, 4}, DType::kF32, {}});
+      const Value planes = permute(x, {0, 3, 1, 2});
+      const ConvAttributes how{1, {1, 0, 1, 1}}, last{1, {1, 0, 1, 1}, true};
+      const Value y = conv2d(planes, w, {}, how);
+      graph->output("first", y);
+      graph->output("last", conv2d(x, w, {}, last));
+      graph->output("back", graph->add(Op::kConv2dInputGrad, {y, w}, how, planes.type()));
+      const Tensor weight = test::random_tensor({5, 4, 3, 2}, 1, dtype);
+      const Weights weights = {{"w", weight}};
+      const std::map<std::string, Tensor> inputs = {{"x", test::random_tensor({2, 6, 7, 4}, 2)}};
+      const auto expected = Program(graph, weights, cpu_scalar_kernels(), {1}).run(inputs);
+      const WeightBlock block{"block", {"w"}};
+      for (const bool streamed : {false, true}) {
+        test::FakeDevice device;
+        device.turns_kernels = true;
+        const Weights there = to_device(weights, {}, device, {&block, streamed ? 1u : 0u});
+        const Tensor& placed = std::get<Tensor>(there.at("w"));
+        EXPECT_TRUE(placed.channels_last());
+        EXPECT_EQ(placed.shape(), weight.shape());
+        if (dtype == DType::kF32 && !streamed) {  // the second value is the second channel's first
+          float second = 0;
+          std::memcpy(&second, placed.address() + sizeof(float), sizeof(float));
+          EXPECT_EQ(second, weight.as<float>()[3 * 2]);
+        }
+        Program program(graph, there, *kernels, {1, &device});
+        for (const auto& [name, tensor] : program.run(inputs)) {
+          EXPECT_LE(test::relative_error(test::floats(tensor), test::floats(expected.at(name))),
+                    2e-6)
+              << name;
+        }
+      }
+    }
+  }
+}
+
+TEST(DeviceProgram, WhatConvolutionsDoNotReadIsNotTurned) {
+  test::FakeDevice device;
+  device.turns_kernels = true;
+  const Weights there = to_device({{"matrix", test::random_tensor({4, 3}, 1)},
+                                   {"kernel", test::random_tensor({4, 3, 2, 2}, 2)}},
+                                  {}, device);
+  EXPECT_FALSE(std::get<Tensor>(there.at("matrix")).channels_last());
+  auto graph = std::make_shared<Graph>();
+  const Value w = graph->weight("kernel", {{4, 3, 2, 2}, DType::kF32, {}});
+  graph->output("y", conv2d(graph->input("x", {{1, 3, 4, 4}, DType::kF32, {}}), w, {}, {}));
+  graph->output("flat", reshape(w, {4, 12}) + reshape(w, {4, 12}));
+  EXPECT_EQ(test::error_of([&] { Program(graph, there, cpu_kernels(), {1, &device}); }),
+            "weights: 'kernel' lies as convolutions read it, and something else reads it too");
+}
+
 // y = a * x + total, and total becomes y.
 std::shared_ptr<Graph> running_total() {
   auto graph = std::make_shared<Graph>();

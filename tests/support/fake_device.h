@@ -93,11 +93,13 @@ class FakeDevice final : public DeviceContext {
     return 1;
   }
   double mark() override { return 1; }
+  bool channels_last() const override { return turns_kernels; }
 
   std::function<void(int64_t, const std::string&)> on_allocate;
   std::shared_ptr<std::atomic<int64_t>> held = std::make_shared<std::atomic<int64_t>>(0);
   int64_t most_held = 0;
   bool refuse_to_record = false;
+  bool turns_kernels = false;
   int uploads = 0, downloads = 0, copies = 0, recordings = 0, replays = 0, prefetches = 0,
       points = 0;
   int64_t pinned = 0;  // bytes, ever

@@ -24,13 +24,15 @@ Gradients layer_norm_gradient(const GradientContext& c) {
   return {x.graph().add(Op::kLayerNormGrad, {c.dy, x}, c.attributes, x.type())};
 }
 
-Value group_norm(Value x, Value weight, Value bias, int groups, float eps) {
-  require(x.rank() == 4 && groups > 0 && x.dim(1) % groups == 0,
+Value group_norm(Value x, Value weight, Value bias, int groups, float eps, bool channels_last) {
+  const int axis = channels_last ? 3 : 1;
+  require(x.rank() == 4 && groups > 0 && x.dim(axis) % groups == 0,
           "group_norm: {} groups of channels of {}", groups, x.shape());
-  require(weight.shape() == Shape{x.dim(1)} && bias.shape() == weight.shape(),
+  require(weight.shape() == Shape{x.dim(axis)} && bias.shape() == weight.shape(),
           "group_norm: weight {} and bias {} do not fit {}", weight.shape(), bias.shape(),
           x.shape());
-  return x.graph().add(Op::kGroupNorm, {x, weight, bias}, NormAttributes{eps, groups}, x.type());
+  return x.graph().add(Op::kGroupNorm, {x, weight, bias},
+                       NormAttributes{eps, groups, channels_last}, x.type());
 }
 Gradients group_norm_gradient(const GradientContext& c) {
   const Value x = c.inputs[0], weight = c.inputs[1], bias = c.inputs[2];

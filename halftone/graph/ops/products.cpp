@@ -1,5 +1,6 @@
 #include "halftone/graph/catalogue.h"
 #include "halftone/graph/ops.h"
+#include "halftone/kernels/layouts.h"
 
 namespace halftone {
 namespace {
@@ -96,10 +97,11 @@ Gradients matmul_gradient(const GradientContext& c) {
 }
 
 Value conv2d(Value x, Value weight, std::optional<Value> bias, const ConvAttributes& a) {
-  require(x.rank() == 4 && weight.rank() == 4 && x.dim(1) == weight.dim(1),
+  require(x.rank() == 4 && weight.rank() == 4 && x.dim(a.channels_last ? 3 : 1) == weight.dim(1),
           "conv2d: input {} does not fit weight {}", x.shape(), weight.shape());
-  const int64_t height = conv_size(x.dim(2), weight.dim(2), a.pad[0] + a.pad[2], a.stride);
-  const int64_t width = conv_size(x.dim(3), weight.dim(3), a.pad[1] + a.pad[3], a.stride);
+  const PictureLayout p(x.shape(), a.channels_last);
+  const int64_t height = conv_size(p.height, weight.dim(2), a.pad[0] + a.pad[2], a.stride);
+  const int64_t width = conv_size(p.width, weight.dim(3), a.pad[1] + a.pad[3], a.stride);
   require(a.stride >= 1 && height >= 1 && width >= 1, "conv2d: input {} is too small for weight {}",
           x.shape(), weight.shape());
   std::vector<Value> inputs = {x, weight};
@@ -108,8 +110,8 @@ Value conv2d(Value x, Value weight, std::optional<Value> bias, const ConvAttribu
             bias->shape(), weight.shape());
     inputs.push_back(*bias);
   }
-  return x.graph().add(Op::kConv2d, inputs, a,
-                       {{x.dim(0), weight.dim(0), height, width}, x.dtype(), {}});
+  const Shape shape = picture_shape(p.batch, weight.dim(0), height, width, a.channels_last);
+  return x.graph().add(Op::kConv2d, inputs, a, {shape, x.dtype(), {}});
 }
 Gradients conv2d_gradient(const GradientContext& c) {
   const auto& a = std::get<ConvAttributes>(c.attributes);
@@ -118,8 +120,10 @@ Gradients conv2d_gradient(const GradientContext& c) {
   Gradients gradients = {graph.add(Op::kConv2dInputGrad, {c.dy, weight}, a, x.type()),
                          graph.add(Op::kConv2dWeightGrad, {c.dy, x}, a, weight.type())};
   if (c.inputs.size() > 2) {
-    const Value per_channel = sum_to(c.dy, {c.dy.dim(1), 1, 1});
-    gradients.emplace_back(cast(reshape(per_channel, c.inputs[2].shape()), c.inputs[2].dtype()));
+    const Value bias = c.inputs[2];
+    const int64_t out = bias.dim(0);
+    const Value per_channel = sum_to(c.dy, a.channels_last ? Shape{out} : Shape{out, 1, 1});
+    gradients.emplace_back(cast(reshape(per_channel, bias.shape()), bias.dtype()));
   }
   return gradients;
 }

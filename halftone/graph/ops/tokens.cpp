@@ -1,5 +1,6 @@
 #include "halftone/graph/catalogue.h"
 #include "halftone/graph/ops.h"
+#include "halftone/kernels/layouts.h"
 
 namespace halftone {
 
@@ -97,13 +98,15 @@ Gradients pad_rows_gradient(const GradientContext& c) {
   return {grads[0], grads[1], std::nullopt};
 }
 
-Value upsample2x(Value x) {
-  require(x.rank() == 4, "upsample2x: {} is not [B, C, H, W]", x.shape());
-  return x.graph().add(Op::kUpsample2x, {x}, {},
-                       {{x.dim(0), x.dim(1), x.dim(2) * 2, x.dim(3) * 2}, x.dtype(), {}});
+Value upsample2x(Value x, bool channels_last) {
+  require(x.rank() == 4, "upsample2x: {} is not a batch of pictures", x.shape());
+  const PictureLayout p(x.shape(), channels_last);
+  const Shape shape = picture_shape(p.batch, p.channels, 2 * p.height, 2 * p.width, channels_last);
+  return x.graph().add(Op::kUpsample2x, {x}, UpsampleAttributes{channels_last},
+                       {shape, x.dtype(), {}});
 }
 Gradients upsample2x_gradient(const GradientContext& c) {
-  return {c.dy.graph().add(Op::kUpsample2xGrad, {c.dy}, {}, c.inputs[0].type())};
+  return {c.dy.graph().add(Op::kUpsample2xGrad, {c.dy}, c.attributes, c.inputs[0].type())};
 }
 
 }  // namespace halftone

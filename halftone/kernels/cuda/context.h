@@ -57,6 +57,7 @@ class Context final : public DeviceContext {
   cudaStream_t stream() const { return stream_; }
   const cudaDeviceProp& properties() const { return properties_; }
   bool multiplies_blocks() const override { return capability() >= 100; }
+  bool channels_last() const override { return true; }
   int capability() const { return properties_.major * 10 + properties_.minor; }
   int multiprocessors() const { return properties_.multiProcessorCount; }
   bool recording() const { return recording_; }

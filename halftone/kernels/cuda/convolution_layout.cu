@@ -3,6 +3,7 @@
 #include "halftone/kernels/cuda/context.h"
 #include "halftone/kernels/cuda/convolution_kernels.h"
 #include "halftone/kernels/cuda/convolution_values.cuh"
+#include "halftone/kernels/layouts.h"
 
 namespace halftone::cuda {
 namespace {
@@ -61,19 +62,78 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-struct WeightArgs {
+struct WeightArgs {  // from one layout to another
   Values x;
-  bf16* y;
-  int64_t out, in, taps, in_padded, count;  // taps = kh * kw
+  KernelLayout from;
+  Results y;
+  KernelLayout to;
+  int64_t count;  // of y
 };
 
+// Threads follow y's memory, of [out, kh, kw, in].
 __global__ void weight_to_channels_last(WeightArgs args) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= args.count) return;
-  const int64_t c = i % args.in_padded, tap = i / args.in_padded % args.taps;
-  const int64_t o = i / (args.in_padded * args.taps);
-  const bool inside = o < args.out && c < args.in;
-  args.y[i] = to_bf16(inside ? args.x[(o * args.in + c) * args.taps + tap] : 0.0f);
+  const int64_t c = i % args.to.in, v = i / args.to.in % args.to.width;
+  const int64_t u = i / (args.to.in * args.to.width) % args.to.height;
+  const int64_t o = i / (args.to.in * args.to.taps());
+  const bool inside = o < args.from.out && c < args.from.in;
+  args.y.store(i, inside ? args.x[args.from.at(o, c, u, v)] : 0.0f);
+}
+
+// Eight values each, which stay where they are.
+__global__ void convert_weight(Values x, Results y, int64_t chunks) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= chunks) return;
+  float v[kVector];
+  load_values(x.data, x.dtype, i * kVector, v);
+  store_values(y.data, y.dtype, i * kVector, v);
+}
+
+// Of [out, in, kh, kw].
+__global__ void weight_to_order(WeightArgs args) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= args.count) return;
+  const int64_t v = i % args.to.width, u = i / args.to.width % args.to.height;
+  const int64_t c = i / args.to.taps() % args.to.in, o = i / (args.to.taps() * args.to.in);
+  args.y.store(i, args.x[args.from.at(o, c, u, v)]);
+}
+
+template <class T>
+__global__ void pad_channels_kernel(const T* x, T* y, PadChannelsArgs args) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= args.pixels * args.padded) return;
+  const int64_t pixel = i / args.padded, c = i - pixel * args.padded;
+  y[i] = c < args.channels ? x[pixel * args.channels + c] : T{0};
+}
+
+__global__ void sum_biases_kernel(Values bias, Values shift, BiasSizes sizes, float* y) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= sizes.items * sizes.padded) return;
+  const int64_t b = i / sizes.padded, c = i - b * sizes.padded;
+  float sum = 0;
+  if (c < sizes.channels) {
+    if (bias.data != nullptr) sum += bias[c];
+    if (shift.data != nullptr) sum += shift[b * sizes.channels + c];
+  }
+  y[i] = sum;
+}
+
+struct Finish {
+  Values x, bias, shift, addend;
+  Results y;
+  int64_t padded, channels, first, count;  // first: where the item of y begins
+};
+
+__global__ void finish_kernel(Finish p) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= p.count) return;
+  const int64_t pixel = i / p.channels, c = i - pixel * p.channels;
+  float sum = p.x[pixel * p.padded + c];
+  if (p.bias.data != nullptr) sum += p.bias[c];
+  if (p.shift.data != nullptr) sum += p.shift[p.first / p.count * p.channels + c];
+  if (p.addend.data != nullptr) sum += p.addend[p.first + i];
+  p.y.store(p.first + i, sum);
 }
 
 __global__ void to_padded_floats(Values x, int64_t count, int64_t padded, float* y) {
@@ -101,12 +161,86 @@ void transpose_bf16(const TransposeArgs& args, cudaStream_t stream) {
   HT_CUDA_LAUNCHED();
 }
 
-void channels_last_weight(const ConstView& x, int64_t out_padded, int64_t in_padded, void* y,
-                          cudaStream_t stream) {
-  const int64_t taps = x.shape[2] * x.shape[3], count = out_padded * taps * in_padded;
+void channels_last_weight(const ConstView& x, const LastWeight& as, void* y, cudaStream_t stream) {
+  const Shape shape{as.out, as.in, x.shape[2], x.shape[3]};
+  if (shape.numel() == 0) return;
+  const WeightArgs args{Values(x),
+                        {x.shape, x.channels_last},
+                        Results(View{y, as.dtype, shape}),
+                        {shape, true},
+                        shape.numel()};
+  const bool in_place = x.channels_last || x.shape[2] * x.shape[3] == 1;
+  if (in_place && shape == x.shape && args.count % kVector == 0 &&
+      aligned_for(x.data, x.dtype, kVector) && aligned_for(y, as.dtype, kVector)) {
+    const int64_t chunks = args.count / kVector;
+    convert_weight<<<blocks_for(chunks, 256), 256, 0, stream>>>(args.x, args.y, chunks);
+    HT_CUDA_LAUNCHED();
+    return;
+  }
+  weight_to_channels_last<<<blocks_for(args.count, 256), 256, 0, stream>>>(args);
+  HT_CUDA_LAUNCHED();
+}
+
+void weight_in_order(const void* x, const LastWeight& as, const View& y, cudaStream_t stream) {
+  if (y.shape.numel() == 0) return;
+  const Shape shape{as.out, as.in, y.shape[2], y.shape[3]};
+  const WeightArgs args{Values(ConstView{x, as.dtype, shape}),
+                        {shape, true},
+                        Results(y),
+                        {y.shape, false},
+                        y.shape.numel()};
+  weight_to_order<<<blocks_for(args.count, 256), 256, 0, stream>>>(args);
+  HT_CUDA_LAUNCHED();
+}
+
+void floats_in_order(const ConstView& x, float* y, cudaStream_t stream) {
+  if (x.shape.numel() == 0) return;
+  const WeightArgs args{Values(x),
+                        {x.shape, x.channels_last},
+                        Results(View{y, DType::kF32, x.shape}),
+                        {x.shape, false},
+                        x.shape.numel()};
+  weight_to_order<<<blocks_for(args.count, 256), 256, 0, stream>>>(args);
+  HT_CUDA_LAUNCHED();
+}
+
+void pad_channels(const PadChannelsArgs& args, cudaStream_t stream) {
+  const int64_t count = args.pixels * args.padded;
   if (count == 0) return;
-  weight_to_channels_last<<<blocks_for(count, 256), 256, 0, stream>>>(
-      {Values(x), static_cast<bf16*>(y), x.shape[0], x.shape[1], taps, in_padded, count});
+  const unsigned blocks = blocks_for(count, 256);
+  if (args.element_bytes == 2) {
+    pad_channels_kernel<<<blocks, 256, 0, stream>>>(static_cast<const uint16_t*>(args.x),
+                                                    static_cast<uint16_t*>(args.y), args);
+  } else {
+    pad_channels_kernel<<<blocks, 256, 0, stream>>>(static_cast<const uint32_t*>(args.x),
+                                                    static_cast<uint32_t*>(args.y), args);
+  }
+  HT_CUDA_LAUNCHED();
+}
+
+void sum_biases(const ConstView& bias, const ConstView& shift, const BiasSizes& sizes, float* y,
+                cudaStream_t stream) {
+  const int64_t count = sizes.items * sizes.padded;
+  if (count == 0) return;
+  sum_biases_kernel<<<blocks_for(count, 256), 256, 0, stream>>>(Values(bias), Values(shift), sizes,
+                                                                y);
+  HT_CUDA_LAUNCHED();
+}
+
+void finish_convolution(const FinishArgs& args, cudaStream_t stream) {
+  const Shape& shape = args.y.shape;
+  const int64_t count = shape[1] * shape[2] * shape[3];
+  if (count == 0) return;
+  const Finish p{Values(ConstView{args.x, args.y.dtype, shape}),
+                 Values(args.bias),
+                 Values(args.shift),
+                 Values(args.addend),
+                 Results(args.y),
+                 args.padded,
+                 shape[3],
+                 args.item * count,
+                 count};
+  finish_kernel<<<blocks_for(count, 256), 256, 0, stream>>>(p);
   HT_CUDA_LAUNCHED();
 }
 

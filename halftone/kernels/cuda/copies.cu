@@ -151,18 +151,87 @@ __global__ void upsample2x_grad_kernel(Picture p, int64_t total) {
   store_value(p.y, p.y_dtype, index, upper + lower);
 }
 
+// With channels last: N channels of a small pixel, and of the four that it becomes.
+struct Pixels {
+  Picture picture;  // rows: items * height
+  int64_t channels;
+};
+
+template <int N>
+struct PixelChunk {
+  int64_t small, large[4];  // where they begin
+
+  __device__ PixelChunk(const Pixels& p, int64_t index) {
+    const int64_t chunks = p.channels / N, width = p.picture.width;
+    const int64_t pixel = divide(index, chunks), at = (index - pixel * chunks) * N;
+    const int64_t row = divide(pixel, width), column = pixel - row * width;
+    small = pixel * p.channels + at;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      large[i] = ((2 * row + i / 2) * 2 * width + 2 * column + i % 2) * p.channels + at;
+    }
+  }
+};
+
+template <int N>
+__global__ void upsample2x_last_kernel(Pixels p, int64_t total) {
+  const int64_t index = thread_index();
+  if (index >= total) return;
+  const PixelChunk<N> chunk(p, index);
+  float v[N];
+  load_values(p.picture.x, p.picture.x_dtype, chunk.small, v);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) store_values(p.picture.y, p.picture.y_dtype, chunk.large[i], v);
+}
+
+template <int N>
+__global__ void upsample2x_last_grad_kernel(Pixels p, int64_t total) {
+  const int64_t index = thread_index();
+  if (index >= total) return;
+  const PixelChunk<N> chunk(p, index);
+  float v[4][N], sum[N];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) load_values(p.picture.x, p.picture.x_dtype, chunk.large[i], v[i]);
+#pragma unroll
+  for (int i = 0; i < N; ++i) sum[i] = (v[0][i] + v[1][i]) + (v[2][i] + v[3][i]);
+  store_values(p.picture.y, p.picture.y_dtype, chunk.small, sum);
+}
+
 Picture picture_of(const Upsample2xArgs& args, const Shape& small) {
+  if (args.how.channels_last) {
+    return {args.x.data, args.x.dtype, args.y.data, args.y.dtype, small[0] * small[1], small[2]};
+  }
   return {args.x.data, args.x.dtype, args.y.data, args.y.dtype, small[0] * small[1] * small[2],
           small[3]};
 }
 
+// Calls launch.template operator()<N>(blocks, threads that do something).
+template <class Launch>
+void launch_pixels(const Pixels& p, const Launch& launch) {
+  const Picture& of = p.picture;
+  const int64_t count = of.rows * of.width * p.channels;
+  if (count == 0) return;
+  if (p.channels % 8 == 0 && aligned_for(of.x, of.x_dtype, 8) && aligned_for(of.y, of.y_dtype, 8)) {
+    launch.template operator()<8>(blocks_for(count / 8, 256), count / 8);
+  } else {
+    launch.template operator()<1>(blocks_for(count, 256), count);
+  }
+  HT_CUDA_LAUNCHED();
+}
+
 void upsample2x(const Upsample2xArgs& args, Stream stream) {
   const Picture p = picture_of(args, args.x.shape);
+  const auto on = context_of(stream).stream();
+  if (args.how.channels_last) {
+    const Pixels pixels{p, args.x.shape[3]};
+    return launch_pixels(pixels, [&]<int N>(unsigned blocks, int64_t total) {
+      upsample2x_last_kernel<N><<<blocks, 256, 0, on>>>(pixels, total);
+    });
+  }
   const int64_t count = p.rows * p.width;
   if (count == 0) return;
   const bool vectors =
       p.width % 4 == 0 && aligned_for(p.x, p.x_dtype, 4) && aligned_for(p.y, p.y_dtype, 8);
-  const auto on = context_of(stream).stream();
   if (vectors) {
     upsample2x_kernel<4><<<blocks_for(count / 4, 256), 256, 0, on>>>(p, count / 4);
   } else {
@@ -173,9 +242,16 @@ void upsample2x(const Upsample2xArgs& args, Stream stream) {
 
 void upsample2x_grad(const Upsample2xArgs& args, Stream stream) {
   const Picture p = picture_of(args, args.y.shape);
+  const auto on = context_of(stream).stream();
+  if (args.how.channels_last) {
+    const Pixels pixels{p, args.y.shape[3]};
+    return launch_pixels(pixels, [&]<int N>(unsigned blocks, int64_t total) {
+      upsample2x_last_grad_kernel<N><<<blocks, 256, 0, on>>>(pixels, total);
+    });
+  }
   const int64_t count = p.rows * p.width;
   if (count == 0) return;
-  upsample2x_grad_kernel<<<blocks_for(count, 256), 256, 0, context_of(stream).stream()>>>(p, count);
+  upsample2x_grad_kernel<<<blocks_for(count, 256), 256, 0, on>>>(p, count);
   HT_CUDA_LAUNCHED();
 }
 

@@ -329,9 +329,8 @@ void GraphBuilder::matmul(Operand a, Operand b, Operand c, const Overrides& over
   operations_.push_back(std::move(op));
 }
 
-void GraphBuilder::convolution(const Convolution& how, Operand x, Operand weight, Operand y) {
+Descriptor GraphBuilder::convolution_detail(const Convolution& how) {
   const std::array<int64_t, 2> dilations{1, 1};
-  const float alpha = 1, beta = 0;
   Descriptor detail(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
   detail.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
   detail.set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE,
@@ -342,6 +341,12 @@ void GraphBuilder::convolution(const Convolution& how, Operand x, Operand weight
   detail.set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, how.pre_padding);
   detail.set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, how.post_padding);
   detail.finalize();
+  return detail;
+}
+
+void GraphBuilder::convolution(const Convolution& how, Operand x, Operand weight, Operand y) {
+  const float alpha = 1, beta = 0;
+  Descriptor detail = convolution_detail(how);
   Descriptor op(CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR);
   op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, detail);
   set(op, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, x);
@@ -349,6 +354,38 @@ void GraphBuilder::convolution(const Convolution& how, Operand x, Operand weight
   set(op, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, y);
   op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_TYPE_FLOAT, alpha);
   op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA, CUDNN_TYPE_FLOAT, beta);
+  op.finalize();
+  details_.push_back(std::move(detail));
+  operations_.push_back(std::move(op));
+}
+
+void GraphBuilder::convolution_input_grad(const Convolution& how, Operand dy, Operand weight,
+                                          Operand dx) {
+  const float alpha = 1, beta = 0;
+  Descriptor detail = convolution_detail(how);
+  Descriptor op(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR);
+  op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, detail);
+  set(op, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY, dy);
+  set(op, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, weight);
+  set(op, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, dx);
+  op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_TYPE_FLOAT, alpha);
+  op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA, CUDNN_TYPE_FLOAT, beta);
+  op.finalize();
+  details_.push_back(std::move(detail));
+  operations_.push_back(std::move(op));
+}
+
+void GraphBuilder::convolution_weight_grad(const Convolution& how, Operand dy, Operand x,
+                                           Operand dweight) {
+  const float alpha = 1, beta = 0;
+  Descriptor detail = convolution_detail(how);
+  Descriptor op(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR);
+  op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC, detail);
+  set(op, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY, dy);
+  set(op, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, x);
+  set(op, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, dweight);
+  op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, CUDNN_TYPE_FLOAT, alpha);
+  op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA, CUDNN_TYPE_FLOAT, beta);
   op.finalize();
   details_.push_back(std::move(detail));
   operations_.push_back(std::move(op));

@@ -120,6 +120,8 @@ class GraphBuilder {
     std::array<int64_t, 2> strides{}, pre_padding{}, post_padding{};
   };
   void convolution(const Convolution& how, Operand x, Operand weight, Operand y);
+  void convolution_input_grad(const Convolution& how, Operand dy, Operand weight, Operand dx);
+  void convolution_weight_grad(const Convolution& how, Operand dy, Operand x, Operand dweight);
 
   struct Choice {
     std::vector<cudnnBackendNumericalNote_t> forbidden;  // engines with such a note are passed over
@@ -133,6 +135,7 @@ class GraphBuilder {
   Operand tensor(int64_t id, cudnnDataType_t dtype, const Dims& dims, const Dims& strides,
                  const cudnnBackendAttributeName_t* flag);
   void set(Descriptor& operation, cudnnBackendAttributeName_t name, Operand operand);
+  static Descriptor convolution_detail(const Convolution& how);
   static Descriptor pointwise_detail(cudnnPointwiseMode_t mode, cudnnDataType_t math);
   struct Ports {
     const Operand *x = nullptr, *b = nullptr, *predicate = nullptr, *y = nullptr;

@@ -92,6 +92,10 @@ std::string key_of(const ConvProblem& p, bool adds_bias) {
                      adds_bias ? ", bias" : "");
 }
 
+bool is_floats_in_order(const ConstView& weight) {
+  return weight.dtype == DType::kF32 && !weight.channels_last;
+}
+
 ConstView item_of(const ConstView& x, int64_t first, int64_t items) {
   ConstView view = x;
   view.shape = {items, x.shape[1], x.shape[2], x.shape[3]};
@@ -108,8 +112,9 @@ void* item_of(const View& y, int64_t first) {
 }  // namespace
 
 bool cudnn_takes(const ConvArgs& a) {
-  return (a.x.dtype == DType::kBF16 || a.x.dtype == DType::kF32) && a.x.dtype == a.y.dtype &&
-         a.x.shape.numel() > 0 && a.y.shape.numel() > 0 && a.weight.shape.numel() > 0;
+  return !a.how.channels_last && (a.x.dtype == DType::kBF16 || a.x.dtype == DType::kF32) &&
+         a.x.dtype == a.y.dtype && a.x.shape.numel() > 0 && a.y.shape.numel() > 0 &&
+         a.weight.shape.numel() > 0 && a.shift.data == nullptr && a.addend.data == nullptr;
 }
 
 ConvolutionPlans::Entry ConvolutionPlans::make(const ConvProblem& p) {
@@ -159,7 +164,7 @@ std::optional<int64_t> ConvolutionPlans::workspace(const ConvArgs& args) {
   if (!made.plan) return std::nullopt;
   const int64_t bytes = aligned_bytes(made.plan->workspace_bytes());
   if (!p.bf16) {
-    return bytes + (args.weight.dtype == DType::kF32 ? 0 : aligned_bytes(weight_elements(p) * 4));
+    return bytes + (is_floats_in_order(args.weight) ? 0 : aligned_bytes(weight_elements(p) * 4));
   }
   return bytes + aligned_bytes(x_elements(p) * 2) + aligned_bytes(y_elements(p) * 2) +
          aligned_bytes(weight_elements(p) * 2) + aligned_bytes(p.out * 4);
@@ -185,7 +190,7 @@ void ConvolutionPlans::run_bf16(const ConvArgs& args, const Stream& stream) {
   float* bias = from.floats(p.out);
   void* workspace = from.bytes(made.plan->workspace_bytes());
 
-  channels_last_weight(args.weight, p.out, p.in, weight, on);
+  channels_last_weight(args.weight, {p.out, p.in, DType::kBF16}, weight, on);
   std::vector<PlanPointer> pointers{{kX, x}, {kWeight, weight}, {kY, y}};
   if (made.adds_bias) {
     padded_floats(args.bias, p.out, bias, on);
@@ -209,9 +214,9 @@ void ConvolutionPlans::run_f32(const ConvArgs& args, const Stream& stream) {
   Workspace from(stream);
   void* workspace = from.bytes(plan.workspace_bytes());
   const void* weight = args.weight.data;
-  if (args.weight.dtype != DType::kF32) {
+  if (!is_floats_in_order(args.weight)) {
     float* converted = from.floats(weight_elements(p));
-    padded_floats(args.weight, weight_elements(p), converted, on);
+    floats_in_order(args.weight, converted, on);
     weight = converted;
   }
   for (int64_t first = 0; first < args.x.shape[0]; first += p.items) {

@@ -2,29 +2,19 @@
 // in double, so that neither a large mean nor a large picture costs accuracy.
 #include <algorithm>
 
-#include "halftone/kernels/cuda/row_norms.cuh"
+#include "halftone/kernels/cuda/group_norm.cuh"
 
 namespace halftone::cuda {
 namespace {
 
-struct Groups {
-  int64_t count, size;      // B * G groups of so many elements
-  int64_t channels, plane;  // C, and H * W
-  int64_t groups;           // G
-  int64_t parts;            // blocks that share a group
-
-  Groups(const Shape& shape, int groups_in)
-      : count(shape[0] * groups_in),
-        size(shape[1] / groups_in * shape[2] * shape[3]),
-        channels(shape[1]),
-        plane(shape[2] * shape[3]),
-        groups(groups_in) {
-    // Enough blocks for a large GPU, but no less than a few loads for each thread.
-    const int64_t wanted = count > 0 ? (2048 + count - 1) / count : 1;
-    parts = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(1, size / (kNormThreads * 32)));
-  }
-  HT_HOST_DEVICE int64_t numel() const { return count * size; }
-};
+Groups groups_of(const Shape& shape, int groups) {
+  const PictureLayout x(shape, false);
+  const int64_t count = x.batch * groups, size = x.channels / groups * x.plane();
+  // Enough blocks for a large GPU, but no less than a few loads for each thread.
+  const int64_t wanted = count > 0 ? (2048 + count - 1) / count : 1;
+  return {x, groups,
+          std::clamp<int64_t>(wanted, 1, std::max<int64_t>(1, size / (kNormThreads * 32)))};
+}
 
 // Sum and sum of squares of one part of a group. Each thread sums around its own first value.
 template <int N>
@@ -51,22 +41,6 @@ __global__ void group_sums_kernel(Input x, Groups g, double2* sums) {
   const double total = team_sum<kNormThreads>(n * a + s);
   const double total_squares = team_sum<kNormThreads>(n * a * a + 2 * a * s + double{squares});
   if (threadIdx.x == 0) sums[blockIdx.x] = make_double2(total, total_squares);
-}
-
-// A warp per group.
-__global__ void group_moments_kernel(const double2* sums, Groups g, float eps, Moments* moments) {
-  const int64_t group = thread_index() / 32;
-  if (group >= g.count) return;
-  double sum = 0, squares = 0;
-  for (int64_t part = threadIdx.x % 32; part < g.parts; part += 32) {
-    sum += sums[group * g.parts + part].x;
-    squares += sums[group * g.parts + part].y;
-  }
-  const auto n = static_cast<double>(g.size);
-  const double mean = warp_sum(sum) / n;
-  const double variance = max(warp_sum(squares) / n - mean * mean, 0.0);
-  if (threadIdx.x % 32 == 0)
-    moments[group] = {static_cast<float>(mean), static_cast<float>(1 / sqrt(variance + eps))};
 }
 
 struct GroupNorm {
@@ -108,12 +82,8 @@ void group_moments(const Input& x, const Groups& g, float eps, double2* sums, Mo
   HT_CUDA_LAUNCHED();
 }
 
-int64_t moments_bytes(const Groups& g) {
-  return aligned_bytes(g.count * g.parts * 16) + aligned_bytes(g.count * 8);
-}
-
 void group_norm(const NormArgs& args, Stream stream) {
-  const Groups g(args.x.shape, args.how.groups);
+  const Groups g = groups_of(args.x.shape, args.how.groups);
   if (g.numel() == 0) return;
   const GroupNorm p{input_of(args.x), input_of(args.weight), input_of(args.bias),
                     output_of(args.y)};
@@ -136,14 +106,6 @@ void group_norm(const NormArgs& args, Stream stream) {
 
 // ---- gradient -----------------------------------------------------------------------------------
 
-struct GroupNormGrad {
-  Input dy, x, weight;
-  Output dx, dweight, dbias;
-  const Moments* moments;
-  float2* planes;       // [B, C]: sums of dy, and of dy z with z the normalized x
-  float2* group_terms;  // [B, G]: the same of dy w
-};
-
 // A block per plane.
 __global__ void plane_sums_kernel(GroupNormGrad p, Groups g) {
   const int64_t start = blockIdx.x * g.plane;
@@ -159,30 +121,6 @@ __global__ void plane_sums_kernel(GroupNormGrad p, Groups g) {
   if (threadIdx.x == 0) p.planes[blockIdx.x] = make_float2(sum, dot);
 }
 
-// Threads below C do a channel's dweight and dbias, the next B * G a group's terms.
-__global__ void group_terms_kernel(GroupNormGrad p, Groups g) {
-  const int64_t index = thread_index();
-  float sum = 0, dot = 0;
-  if (index < g.channels) {
-    const int64_t batch = g.count / g.groups;
-    for (int64_t b = 0; b < batch; ++b) {
-      const float2 plane = p.planes[b * g.channels + index];
-      sum += plane.x;
-      dot += plane.y;
-    }
-    if (p.dweight.data != nullptr) store_value(p.dweight.data, p.dweight.dtype, index, dot);
-    if (p.dbias.data != nullptr) store_value(p.dbias.data, p.dbias.dtype, index, sum);
-  } else if (index - g.channels < g.count) {
-    const int64_t group = index - g.channels, per_group = g.channels / g.groups;
-    for (int64_t i = group * per_group; i < (group + 1) * per_group; ++i) {
-      const float w = load_value(p.weight.data, p.weight.dtype, i % g.channels);
-      sum = fmaf(w, p.planes[i].x, sum);
-      dot = fmaf(w, p.planes[i].y, dot);
-    }
-    p.group_terms[group] = make_float2(sum, dot);
-  }
-}
-
 __global__ void group_dx_kernel(GroupNormGrad p, Groups g) {
   const int64_t at = thread_index();
   if (at >= g.numel()) return;
@@ -196,14 +134,14 @@ __global__ void group_dx_kernel(GroupNormGrad p, Groups g) {
   store_value(p.dx.data, p.dx.dtype, at, dx);
 }
 
-int64_t group_norm_grad_workspace(const NormGradArgs& args, const Stream&) {
-  const Groups g(args.x.shape, args.how.groups);
+int64_t group_norm_grad_workspace(const NormGradArgs& args) {
+  const Groups g = groups_of(args.x.shape, args.how.groups);
   const int64_t planes = args.x.shape[0] * args.x.shape[1];
   return moments_bytes(g) + aligned_bytes(planes * 8) + aligned_bytes(g.count * 8);
 }
 
 void group_norm_grad(const NormGradArgs& args, Stream stream) {
-  const Groups g(args.x.shape, args.how.groups);
+  const Groups g = groups_of(args.x.shape, args.how.groups);
   const auto on = context_of(stream).stream();
   if (g.numel() == 0) {
     for (const View* y : {&args.dweight, &args.dbias}) {
@@ -235,23 +173,35 @@ void group_norm_grad(const NormGradArgs& args, Stream stream) {
   HT_CUDA_LAUNCHED();
 }
 
+bool takes(const NormArgs& a) {
+  return takes_input(a.x) && takes_input(a.weight) && takes_input(a.bias) && takes_output(a.y);
+}
+bool takes_grad(const NormGradArgs& a) {
+  return takes_input(a.dy) && takes_input(a.x) && takes_input(a.weight) && takes_output(a.dx) &&
+         takes_output(a.dweight) && takes_output(a.dbias);
+}
+
 }  // namespace
 
 void fill_group_norm(Kernels& table) {
-  table.group_norm = {[](const NormArgs& a) {
-                        return takes_input(a.x) && takes_input(a.weight) && takes_input(a.bias) &&
-                               takes_output(a.y);
-                      },
-                      group_norm,
-                      [](const NormArgs& args, const Stream&) {
-                        return moments_bytes(Groups(args.x.shape, args.how.groups));
-                      }};
-  table.group_norm_grad = {[](const NormGradArgs& a) {
-                             return takes_input(a.dy) && takes_input(a.x) &&
-                                    takes_input(a.weight) && takes_output(a.dx) &&
-                                    takes_output(a.dweight) && takes_output(a.dbias);
+  table.group_norm = {
+      [](const NormArgs& a) { return takes(a) && (a.how.channels_last || !a.how.silu); },
+      [](const NormArgs& args, Stream stream) {
+        (args.how.channels_last ? group_norm_last : group_norm)(args, stream);
+      },
+      [](const NormArgs& args, const Stream&) {
+        return args.how.channels_last ? group_norm_last_workspace(args)
+                                      : moments_bytes(groups_of(args.x.shape, args.how.groups));
+      }};
+  table.group_norm_grad = {takes_grad,
+                           [](const NormGradArgs& args, Stream stream) {
+                             (args.how.channels_last ? group_norm_last_grad : group_norm_grad)(
+                                 args, stream);
                            },
-                           group_norm_grad, group_norm_grad_workspace};
+                           [](const NormGradArgs& args, const Stream&) {
+                             return args.how.channels_last ? group_norm_last_grad_workspace(args)
+                                                           : group_norm_grad_workspace(args);
+                           }};
 }
 
 }  // namespace halftone::cuda

@@ -4,6 +4,7 @@
 
 #include "halftone/kernels/cpu/fast/gemm.h"
 #include "halftone/kernels/cpu/fast/rows.h"
+#include "halftone/kernels/layouts.h"
 #include "halftone/kernels/workspace.h"
 #include "halftone/tensor/mapped_file.h"
 
@@ -12,9 +13,22 @@ namespace {
 
 using dnnl::memory;
 
-memory::dims dims_of(const Shape& shape) { return {shape.dims().begin(), shape.dims().end()}; }
-memory::desc desc_of(const Shape& shape, memory::format_tag tag) {
-  return {dims_of(shape), memory::data_type::f32, tag};
+// An argument: its sizes as oneDNN orders them, whatever comes last, and how it lies.
+struct Operand {
+  memory::dims dims;
+  memory::format_tag tag;
+
+  memory::desc desc(memory::format_tag as) const { return {dims, memory::data_type::f32, as}; }
+  memory::desc plain() const { return desc(tag); }
+};
+Operand picture(const Shape& shape, bool channels_last) {
+  const PictureLayout p(shape, channels_last);
+  return {{p.batch, p.channels, p.height, p.width},
+          channels_last ? memory::format_tag::acdb : memory::format_tag::abcd};
+}
+Operand kernel(const ConstView& weight) {
+  return {{weight.shape.dims().begin(), weight.shape.dims().end()},
+          weight.channels_last ? memory::format_tag::acdb : memory::format_tag::abcd};
 }
 
 void to_float(const ConstView& x, float* out, Stream stream) {
@@ -28,17 +42,22 @@ void to_float(const ConstView& x, float* out, Stream stream) {
 class Convolution {
  public:
   explicit Convolution(const ConvArgs& args)
-      : args_(args), engine_(dnnl::engine::kind::cpu, 0), primitive_(describe(args, engine_)) {}
+      : args_(args),
+        x_(picture(args.x.shape, args.how.channels_last)),
+        weight_(kernel(args.weight)),
+        y_(picture(args.y.shape, args.how.channels_last)),
+        engine_(dnnl::engine::kind::cpu, 0),
+        primitive_(describe()) {}
 
   int64_t workspace() const {
-    int64_t bytes = aligned_bytes(args_.y.shape[1] * 4) + size(primitive_.scratchpad_desc());
-    if (args_.x.dtype != DType::kF32) bytes += size(plain(args_.x.shape));
-    if (args_.weight.dtype != DType::kF32) bytes += size(plain(args_.weight.shape));
-    if (args_.y.dtype != DType::kF32) bytes += size(plain(args_.y.shape));
-    for (const auto& [wanted, shape] : {std::pair{primitive_.src_desc(), args_.x.shape},
-                                        std::pair{primitive_.weights_desc(), args_.weight.shape},
-                                        std::pair{primitive_.dst_desc(), args_.y.shape}}) {
-      if (wanted != plain(shape)) bytes += size(wanted);
+    int64_t bytes = aligned_bytes(y_.dims[1] * 4) + size(primitive_.scratchpad_desc());
+    if (args_.x.dtype != DType::kF32) bytes += size(x_.plain());
+    if (args_.weight.dtype != DType::kF32) bytes += size(weight_.plain());
+    if (args_.y.dtype != DType::kF32) bytes += size(y_.plain());
+    for (const auto& [wanted, given] : {std::pair{primitive_.src_desc(), x_.plain()},
+                                        std::pair{primitive_.weights_desc(), weight_.plain()},
+                                        std::pair{primitive_.dst_desc(), y_.plain()}}) {
+      if (wanted != given) bytes += size(wanted);
     }
     return bytes;
   }
@@ -50,12 +69,12 @@ class Convolution {
       return memory(desc, engine_, workspace.bytes(static_cast<int64_t>(desc.get_size())));
     };
     // As float, then in the layout that the primitive wants.
-    const auto operand = [&](const ConstView& x, const memory::desc& wanted) {
+    const auto operand = [&](const ConstView& x, const Operand& as, const memory::desc& wanted) {
       memory from;
       if (x.dtype == DType::kF32) {
-        from = memory(plain(x.shape), engine_, const_cast<void*>(x.data));
+        from = memory(as.plain(), engine_, const_cast<void*>(x.data));
       } else {
-        from = take(plain(x.shape));
+        from = take(as.plain());
         to_float(x, static_cast<float*>(from.get_data_handle()), stream);
       }
       if (wanted == from.get_desc()) return from;
@@ -63,13 +82,13 @@ class Convolution {
       dnnl::reorder(from, to).execute(queue, from, to);
       return to;
     };
-    float* bias = workspace.floats(args_.y.shape[1]);
-    std::fill_n(bias, args_.y.shape[1], 0.0f);
+    float* bias = workspace.floats(y_.dims[1]);
+    std::fill_n(bias, y_.dims[1], 0.0f);
     if (args_.bias.data != nullptr) to_float(args_.bias, bias, stream);
-    const memory x = operand(args_.x, primitive_.src_desc());
-    const memory weight = operand(args_.weight, primitive_.weights_desc());
-    memory y = args_.y.dtype == DType::kF32 ? memory(plain(args_.y.shape), engine_, args_.y.data)
-                                            : take(plain(args_.y.shape));
+    const memory x = operand(args_.x, x_, primitive_.src_desc());
+    const memory weight = operand(args_.weight, weight_, primitive_.weights_desc());
+    memory y =
+        args_.y.dtype == DType::kF32 ? memory(y_.plain(), engine_, args_.y.data) : take(y_.plain());
     memory result = primitive_.dst_desc() == y.get_desc() ? y : take(primitive_.dst_desc());
     dnnl::convolution_forward(primitive_)
         .execute(queue, {{DNNL_ARG_SRC, x},
@@ -87,40 +106,42 @@ class Convolution {
   }
 
  private:
-  static memory::desc plain(const Shape& shape) { return desc_of(shape, memory::format_tag::abcd); }
   static int64_t size(const memory::desc& desc) {
     return aligned_bytes(static_cast<int64_t>(desc.get_size()));
   }
 
-  static dnnl::convolution_forward::primitive_desc describe(const ConvArgs& args,
-                                                            const dnnl::engine& engine) {
+  dnnl::convolution_forward::primitive_desc describe() const {
     const auto any = memory::format_tag::any;
+    const ConvAttributes& how = args_.how;
     const dnnl::convolution_forward::desc description(
         dnnl::prop_kind::forward_inference, dnnl::algorithm::convolution_direct,
-        desc_of(args.x.shape, any), desc_of(args.weight.shape, any),
-        memory::desc({args.y.shape[1]}, memory::data_type::f32, memory::format_tag::x),
-        desc_of(args.y.shape, any), {args.how.stride, args.how.stride},
-        {args.how.pad[0], args.how.pad[1]}, {args.how.pad[2], args.how.pad[3]});
+        x_.desc(how.channels_last ? x_.tag : any), weight_.desc(any),
+        memory::desc({y_.dims[1]}, memory::data_type::f32, memory::format_tag::x),
+        y_.desc(how.channels_last ? y_.tag : any), {how.stride, how.stride},
+        {how.pad[0], how.pad[1]}, {how.pad[2], how.pad[3]});
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    return {description, attributes, engine};
+    return {description, attributes, engine_};
   }
 
   const ConvArgs& args_;
+  Operand x_, weight_, y_;
   dnnl::engine engine_;
   dnnl::convolution_forward::primitive_desc primitive_;
 };
 
 // oneDNN counts in 32 bits: the pixels of a plane with AVX2, those of a block of 16 channels with
 // AVX-512. It divides by what is left of them.
-bool is_countable(const Shape& planes) {
-  return planes[2] * planes[3] <= std::numeric_limits<int32_t>::max() / 16;
+bool is_countable(const PictureLayout& picture) {
+  return picture.plane() <= std::numeric_limits<int32_t>::max() / 16;
 }
 
 bool is_mine(const ConvArgs& a) {
+  const bool last = a.how.channels_last;
   return is_real(a.x.dtype) && is_real(a.y.dtype) && a.weight.dtype != DType::kF64 &&
-         a.bias.dtype != DType::kF64 && a.y.shape.numel() > 0 && is_countable(a.x.shape) &&
-         is_countable(a.y.shape);
+         a.bias.dtype != DType::kF64 && a.y.shape.numel() > 0 && a.shift.data == nullptr &&
+         a.addend.data == nullptr && is_countable({a.x.shape, last}) &&
+         is_countable({a.y.shape, last});
 }
 
 // What oneDNN throws, in our words.

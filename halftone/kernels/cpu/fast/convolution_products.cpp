@@ -263,17 +263,21 @@ class WeightGradient {
 bool is_plain_floats(const ConstView& x) {
   return x.data == nullptr || (x.dtype != DType::kF64 && x.format == nullptr);
 }
+bool is_in_order(const ConvAttributes& how, const ConstView& weight) {
+  return !how.channels_last && !weight.channels_last;
+}
 bool is_product(const ConvArgs& a) {
-  return is_plain_floats(a.x) && is_plain_floats(a.weight) && is_plain_floats(a.bias) &&
+  return is_in_order(a.how, a.weight) && a.shift.data == nullptr && a.addend.data == nullptr &&
+         is_plain_floats(a.x) && is_plain_floats(a.weight) && is_plain_floats(a.bias) &&
          is_real(a.y.dtype) && a.y.shape.numel() > 0;
 }
 bool is_product(const ConvInputGradArgs& a) {
-  return is_plain_floats(a.dy) && is_plain_floats(a.weight) && is_real(a.dx.dtype) &&
-         a.dx.shape.numel() > 0;
+  return is_in_order(a.how, a.weight) && is_plain_floats(a.dy) && is_plain_floats(a.weight) &&
+         is_real(a.dx.dtype) && a.dx.shape.numel() > 0;
 }
 bool is_product(const ConvWeightGradArgs& a) {
-  return is_plain_floats(a.dy) && is_plain_floats(a.x) && is_real(a.dweight.dtype) &&
-         a.dweight.shape.numel() > 0;
+  return !a.how.channels_last && is_plain_floats(a.dy) && is_plain_floats(a.x) &&
+         is_real(a.dweight.dtype) && a.dweight.shape.numel() > 0;
 }
 
 template <class Way, class Args>

@@ -174,7 +174,30 @@ void copy(const CopyArgs& args, Stream stream) {
   }
 }
 
+// Channels of a pixel lie together.
+void upsample_pixels(const Upsample2xArgs& args, Stream stream) {
+  const int64_t width = args.x.shape[2], channels = args.x.shape[3];
+  const int64_t rows = args.x.shape[0] * args.x.shape[1];
+  for_rows(stream, rows, 4 * width * channels, [&](int64_t begin, int64_t end) {
+    float in[kPiece];
+    for (int64_t pixel = begin * width; pixel < end * width; ++pixel) {
+      const int64_t row = pixel / width, column = pixel % width;
+      for (int64_t c = 0; c < channels; c += kPiece) {
+        const int64_t n = std::min(kPiece, channels - c);
+        const float* x = read(args.x, pixel * channels + c, n, in);
+        for (int64_t i = 0; i < 4; ++i) {
+          const int64_t to = (2 * row + i / 2) * 2 * width + 2 * column + i % 2;
+          float* y = target(args.y, to * channels + c, in);
+          if (y != x) std::copy_n(x, n, y);
+          write(args.y, to * channels + c, n, y);
+        }
+      }
+    }
+  });
+}
+
 void upsample2x(const Upsample2xArgs& args, Stream stream) {
+  if (args.how.channels_last) return upsample_pixels(args, stream);
   const int64_t width = args.x.shape[3];
   const int64_t rows = args.x.shape[0] * args.x.shape[1] * args.x.shape[2];
   for_rows(stream, rows, 4 * width, [&](int64_t begin, int64_t end) {

@@ -187,11 +187,12 @@ int64_t row_workspace(const NormGradArgs& args, const Stream& stream) {
 void fill_norm_grads(Kernels& table) {
   table.rms_norm_grad.prefer({is_mine, rms_norm_grad, row_workspace});
   table.layer_norm_grad.prefer({is_mine, layer_norm_grad, row_workspace});
-  table.group_norm_grad.prefer({is_mine, group_norm_grad, [](const NormGradArgs& a, const Stream&) {
-                                  const int64_t sums = a.x.shape[0] * a.x.shape[1];
-                                  return Floats::workspace(a.weight) +
-                                         float_workspace({sums, sums});
-                                }});
+  const auto takes_group = [](const NormGradArgs& a) { return is_mine(a) && !a.how.channels_last; };
+  table.group_norm_grad.prefer(
+      {takes_group, group_norm_grad, [](const NormGradArgs& a, const Stream&) {
+         const int64_t sums = a.x.shape[0] * a.x.shape[1];
+         return Floats::workspace(a.weight) + float_workspace({sums, sums});
+       }});
 }
 
 }  // namespace halftone::fast

@@ -71,13 +71,17 @@ bool has_fast_weight(const NormArgs& a) {
   return is_real(a.x.dtype) && a.weight.dtype != DType::kF64 && a.bias.dtype != DType::kF64;
 }
 
+bool is_fast_group_norm(const NormArgs& a) {
+  return has_fast_weight(a) && !a.how.channels_last && !a.how.silu;
+}
+
 }  // namespace
 
 void fill_norms(Kernels& table) {
   table.rms_norm.prefer({has_fast_weight, rms_norm, row_norm_workspace});
   table.layer_norm.prefer(
       {[](const NormArgs& a) { return is_real(a.x.dtype); }, layer_norm, row_norm_workspace});
-  table.group_norm.prefer({has_fast_weight, group_norm, [](const NormArgs& a, const Stream&) {
+  table.group_norm.prefer({is_fast_group_norm, group_norm, [](const NormArgs& a, const Stream&) {
                              return Floats::workspace(a.weight) + Floats::workspace(a.bias);
                            }});
 }

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "halftone/kernels/cpu/scalar/reference.h"
+#include "halftone/kernels/layouts.h"
 #include "halftone/numerics/gelu.h"
 
 namespace halftone::reference {
@@ -107,33 +108,35 @@ void copy(const CopyArgs& args, Stream) {
   });
 }
 
-void upsample2x(const Upsample2xArgs& args, Stream) {
-  const auto x = read(args.x);
-  const int64_t height = args.x.shape[2], width = args.x.shape[3];
-  const int64_t planes = args.x.shape[0] * args.x.shape[1];
-  std::vector<double> y(static_cast<size_t>(args.y.shape.numel()));
-  for (int64_t p = 0; p < planes; ++p) {
-    for (int64_t r = 0; r < 2 * height; ++r) {
-      for (int64_t c = 0; c < 2 * width; ++c) {
-        y[(p * 2 * height + r) * 2 * width + c] = x[(p * height + r / 2) * width + c / 2];
+// Calls fn(place in the small picture, place in the large one).
+template <class Fn>
+void for_each_of_large(const Shape& small_shape, const Shape& large_shape, bool channels_last,
+                       const Fn& fn) {
+  const PictureLayout small(small_shape, channels_last), large(large_shape, channels_last);
+  for (int64_t b = 0; b < large.batch; ++b) {
+    for (int64_t c = 0; c < large.channels; ++c) {
+      for (int64_t r = 0; r < large.height; ++r) {
+        for (int64_t column = 0; column < large.width; ++column) {
+          fn(small.at(b, c, r / 2, column / 2), large.at(b, c, r, column));
+        }
       }
     }
   }
+}
+
+void upsample2x(const Upsample2xArgs& args, Stream) {
+  const auto x = read(args.x);
+  std::vector<double> y(static_cast<size_t>(args.y.shape.numel()));
+  for_each_of_large(args.x.shape, args.y.shape, args.how.channels_last,
+                    [&](int64_t from, int64_t to) { y[to] = x[from]; });
   write(args.y, y);
 }
 
 void upsample2x_grad(const Upsample2xArgs& args, Stream) {
   const auto dy = read(args.x);
-  const int64_t height = args.y.shape[2], width = args.y.shape[3];
-  const int64_t planes = args.y.shape[0] * args.y.shape[1];
   std::vector<double> dx(static_cast<size_t>(args.y.shape.numel()), 0.0);
-  for (int64_t p = 0; p < planes; ++p) {
-    for (int64_t r = 0; r < 2 * height; ++r) {
-      for (int64_t c = 0; c < 2 * width; ++c) {
-        dx[(p * height + r / 2) * width + c / 2] += dy[(p * 2 * height + r) * 2 * width + c];
-      }
-    }
-  }
+  for_each_of_large(args.y.shape, args.x.shape, args.how.channels_last,
+                    [&](int64_t to, int64_t from) { dx[to] += dy[from]; });
   write(args.y, dx);
 }
 

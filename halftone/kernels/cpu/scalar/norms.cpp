@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "halftone/kernels/cpu/scalar/reference.h"
+#include "halftone/kernels/layouts.h"
 
 namespace halftone::reference {
 namespace {
@@ -92,45 +93,69 @@ void layer_norm_grad(const NormGradArgs& args, Stream) {
 
 // Channels [C] of x [B, C, H, W] in groups that share mean and variance.
 struct Groups {
-  int64_t count, channels, plane, size;
-  Groups(const Shape& shape, int groups)
-      : count(shape[0] * groups),
-        channels(shape[1]),
-        plane(shape[2] * shape[3]),
-        size(shape[1] / groups * plane) {}
-  int64_t channel(int64_t position) const { return position / plane % channels; }
+  PictureLayout picture;
+  int64_t count, channels, size;  // groups, channels of one, values of one
+  Groups(const Shape& shape, const NormAttributes& how)
+      : picture(shape, how.channels_last),
+        count(picture.batch * how.groups),
+        channels(picture.channels / how.groups),
+        size(channels * picture.plane()) {}
+
+  // Calls fn(value's place in its group, channel, place in memory) for a group's values.
+  template <class Fn>
+  void for_each(int64_t group, const Fn& fn) const {
+    const int64_t of_item = picture.channels / channels, first = group % of_item * channels;
+    int64_t i = 0;
+    for (int64_t c = first; c < first + channels; ++c) {
+      for (int64_t r = 0; r < picture.height; ++r) {
+        for (int64_t column = 0; column < picture.width; ++column) {
+          fn(i++, c, picture.at(group / of_item, c, r, column));
+        }
+      }
+    }
+  }
+  std::vector<double> values(const std::vector<double>& x, int64_t group) const {
+    std::vector<double> own(static_cast<size_t>(size));
+    for_each(group, [&](int64_t i, int64_t, int64_t at) { own[i] = x[at]; });
+    return own;
+  }
 };
+
+double rounded(double value, DType dtype) {
+  return dtype == DType::kBF16 ? to_float(to_bf16(static_cast<float>(value))) : value;
+}
 
 void group_norm(const NormArgs& args, Stream) {
   auto x = read(args.x);
   const auto w = read(args.weight), b = read(args.bias);
-  const Groups groups(args.x.shape, args.how.groups);
+  const Groups groups(args.x.shape, args.how);
   for (int64_t g = 0; g < groups.count; ++g) {
-    const int64_t start = g * groups.size;
-    const Moments m = moments(x.data() + start, groups.size, args.how.eps);
-    for (int64_t i = start; i < start + groups.size; ++i) {
-      const int64_t c = groups.channel(i);
-      x[i] = (x[i] - m.mean) * m.rstd * w[c] + b[c];
-    }
+    const Moments m = moments(groups.values(x, g).data(), groups.size, args.how.eps);
+    groups.for_each(g, [&](int64_t, int64_t c, int64_t at) {
+      x[at] = (x[at] - m.mean) * m.rstd * w[c] + b[c];
+      if (!args.how.silu) return;
+      const double y = rounded(x[at], args.y.dtype);
+      x[at] = y / (1 + std::exp(-y));
+    });
   }
   write(args.y, x);
 }
 
 void group_norm_grad(const NormGradArgs& args, Stream) {
   const auto dy = read(args.dy), x = read(args.x), w = read(args.weight);
-  const Groups groups(args.x.shape, args.how.groups);
-  std::vector<double> dx(x.size()), dz(static_cast<size_t>(groups.size));
+  const Groups groups(args.x.shape, args.how);
+  std::vector<double> dx(x.size()), dz(static_cast<size_t>(groups.size)), own(dz.size());
   std::vector<double> dw(w.size(), 0.0), db(w.size(), 0.0);
   for (int64_t g = 0; g < groups.count; ++g) {
-    const int64_t start = g * groups.size;
-    const Moments m = moments(x.data() + start, groups.size, args.how.eps);
-    for (int64_t i = 0; i < groups.size; ++i) {
-      const int64_t c = groups.channel(start + i);
-      dz[i] = dy[start + i] * w[c];
-      dw[c] += dy[start + i] * (x[start + i] - m.mean) * m.rstd;
-      db[c] += dy[start + i];
-    }
-    normalize_grad(x.data() + start, dz.data(), groups.size, m, dx.data() + start);
+    const std::vector<double> xs = groups.values(x, g);
+    const Moments m = moments(xs.data(), groups.size, args.how.eps);
+    groups.for_each(g, [&](int64_t i, int64_t c, int64_t at) {
+      dz[i] = dy[at] * w[c];
+      dw[c] += dy[at] * (x[at] - m.mean) * m.rstd;
+      db[c] += dy[at];
+    });
+    normalize_grad(xs.data(), dz.data(), groups.size, m, own.data());
+    groups.for_each(g, [&](int64_t i, int64_t, int64_t at) { dx[at] = own[i]; });
   }
   write(args.dx, dx);
   write(args.dweight, dw);

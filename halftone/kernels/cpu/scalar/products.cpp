@@ -1,4 +1,5 @@
 #include "halftone/kernels/cpu/scalar/reference.h"
+#include "halftone/kernels/layouts.h"
 #include "halftone/numerics/gelu.h"
 #include "halftone/numerics/minifloat.h"
 #include "halftone/numerics/scale_rules.h"
@@ -62,45 +63,60 @@ void matmul(const MatMulArgs& args, Stream) {
 
 // Calls fn(index in x, index in weight, index in y) for every product of a convolution.
 struct ConvShape {
-  Shape x, weight, y;
-  ConvAttributes how;
+  ConvShape(const Shape& x_shape, const KernelLayout& by, const Shape& y_shape,
+            const ConvAttributes& attributes)
+      : x(x_shape, attributes.channels_last),
+        kernel(by),
+        y(y_shape, attributes.channels_last),
+        how(attributes) {}
 
   template <class Fn>
   void for_each(const Fn& fn) const {
-    const int64_t channels = x[1], height = x[2], width = x[3];
-    const int64_t kh = weight[2], kw = weight[3];
-    for (int64_t b = 0; b < y[0]; ++b) {
-      for (int64_t o = 0; o < y[1]; ++o) {
-        for (int64_t r = 0; r < y[2]; ++r) {
-          for (int64_t c = 0; c < y[3]; ++c) {
-            const int64_t to = ((b * y[1] + o) * y[2] + r) * y[3] + c;
-            for (int64_t i = 0; i < channels; ++i) {
-              for (int64_t u = 0; u < kh; ++u) {
-                const int64_t row = r * how.stride + u - how.pad[0];
-                if (row < 0 || row >= height) continue;
-                for (int64_t v = 0; v < kw; ++v) {
-                  const int64_t col = c * how.stride + v - how.pad[1];
-                  if (col < 0 || col >= width) continue;
-                  fn(((b * channels + i) * height + row) * width + col,
-                     ((o * channels + i) * kh + u) * kw + v, to);
-                }
-              }
-            }
-          }
+    for (int64_t b = 0; b < y.batch; ++b) {
+      for (int64_t o = 0; o < y.channels; ++o) {
+        for (int64_t r = 0; r < y.height; ++r) {
+          for (int64_t c = 0; c < y.width; ++c) products_of(b, o, r, c, fn);
+        }
+      }
+    }
+  }
+
+  PictureLayout x;
+  KernelLayout kernel;
+  PictureLayout y;
+  ConvAttributes how;
+
+ private:
+  template <class Fn>
+  void products_of(int64_t b, int64_t o, int64_t r, int64_t c, const Fn& fn) const {
+    for (int64_t i = 0; i < x.channels; ++i) {
+      for (int64_t u = 0; u < kernel.height; ++u) {
+        const int64_t row = r * how.stride + u - how.pad[0];
+        if (row < 0 || row >= x.height) continue;
+        for (int64_t v = 0; v < kernel.width; ++v) {
+          const int64_t column = c * how.stride + v - how.pad[1];
+          if (column < 0 || column >= x.width) continue;
+          fn(x.at(b, i, row, column), kernel.at(o, i, u, v), y.at(b, o, r, c));
         }
       }
     }
   }
 };
 
+KernelLayout kernel_of(const ConstView& weight) { return {weight.shape, weight.channels_last}; }
+
 void conv2d(const ConvArgs& args, Stream) {
   const auto x = read(args.x), weight = read(args.weight), bias = read(args.bias);
+  const auto shift = read(args.shift), addend = read(args.addend);
   std::vector<double> y(static_cast<size_t>(args.y.shape.numel()), 0.0);
-  const ConvShape shape{args.x.shape, args.weight.shape, args.y.shape, args.how};
+  const ConvShape shape(args.x.shape, kernel_of(args.weight), args.y.shape, args.how);
   shape.for_each([&](int64_t from, int64_t by, int64_t to) { y[to] += x[from] * weight[by]; });
-  const int64_t plane = args.y.shape[2] * args.y.shape[3];
-  for (size_t i = 0; i < y.size() && !bias.empty(); ++i) {
-    y[i] += bias[static_cast<int64_t>(i) / plane % args.y.shape[1]];
+  const PictureLayout& p = shape.y;
+  for (int64_t i = 0; i < static_cast<int64_t>(y.size()); ++i) {
+    const int64_t b = i / p.item, c = i / p.channel % p.channels;
+    if (!bias.empty()) y[i] += bias[c];
+    if (!shift.empty()) y[i] += shift[b * p.channels + c];
+    if (!addend.empty()) y[i] += addend[i];
   }
   write(args.y, y);
 }
@@ -108,7 +124,7 @@ void conv2d(const ConvArgs& args, Stream) {
 void conv2d_input_grad(const ConvInputGradArgs& args, Stream) {
   const auto dy = read(args.dy), weight = read(args.weight);
   std::vector<double> dx(static_cast<size_t>(args.dx.shape.numel()), 0.0);
-  const ConvShape shape{args.dx.shape, args.weight.shape, args.dy.shape, args.how};
+  const ConvShape shape(args.dx.shape, kernel_of(args.weight), args.dy.shape, args.how);
   shape.for_each([&](int64_t from, int64_t by, int64_t to) { dx[from] += dy[to] * weight[by]; });
   write(args.dx, dx);
 }
@@ -116,7 +132,7 @@ void conv2d_input_grad(const ConvInputGradArgs& args, Stream) {
 void conv2d_weight_grad(const ConvWeightGradArgs& args, Stream) {
   const auto dy = read(args.dy), x = read(args.x);
   std::vector<double> dw(static_cast<size_t>(args.dweight.shape.numel()), 0.0);
-  const ConvShape shape{args.x.shape, args.dweight.shape, args.dy.shape, args.how};
+  const ConvShape shape(args.x.shape, {args.dweight.shape, false}, args.dy.shape, args.how);
   shape.for_each([&](int64_t from, int64_t by, int64_t to) { dw[by] += dy[to] * x[from]; });
   write(args.dweight, dw);
 }
