@@ -21,14 +21,17 @@ from evaluate import ground_right, pair_hits, pair_prompts, sheet, single_prompt
 
 
 def draw(args, prompts, first_seed):
-    """Pictures [N, 3, 128, 128] in -1 .. 1, one run of the program each."""
+    """Pictures [N, 3, 128, 128] in -1 .. 1; those of one run have the bits of a run each."""
     pictures = []
     with tempfile.TemporaryDirectory() as folder:
-        for i, prompt in enumerate(prompts):
-            file = Path(folder) / "picture.png"
-            subprocess.run([args.program, "generate", prompt, "--model", args.folder, "--seed", str(first_seed + i),
-                            "--precision", args.precision, "-o", file], check=True, stdout=subprocess.DEVNULL)
-            pixels = np.asarray(Image.open(file).convert("RGB"), np.float32)
+        lines = Path(folder) / "prompts.jsonl"
+        lines.write_text("".join(json.dumps({"prompt": prompt, "seed": first_seed + i, "id": f"{i:06}"}) + "\n"
+                                 for i, prompt in enumerate(prompts)))
+        subprocess.run([args.program, "generate", "--prompts", lines, "--model", args.folder, "--precision", args.precision,
+                        "-o", Path(folder) / "drawn"] + (["--base", args.base] if args.base else []),
+                       check=True, stdout=subprocess.DEVNULL)
+        for i in range(len(prompts)):
+            pixels = np.asarray(Image.open(Path(folder) / "drawn" / f"{i:06}.png").convert("RGB"), np.float32)
             pictures.append(torch.from_numpy(pixels / 127.5 - 1).permute(2, 0, 1))
     return torch.stack(pictures)
 
@@ -58,6 +61,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--program", default="build/halftone")
     parser.add_argument("--folder", default="models/emoji")
+    parser.add_argument("--base", help="where the folder is a file of the denoiser alone: the folder with the rest")
     parser.add_argument("--judge", type=Path, required=True)
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--singles", type=int, default=512)
