@@ -31,11 +31,11 @@ ordered_json run_record(const TrainOptions& options, const TrainSource& source) 
                          {"caption-dropout", r.caption_dropout},
                          {"dropout", number(r.dropout)},
                          {"min-snr", r.min_snr},
+                         {"train-text", r.train_text},
                          {"sigma-mean", r.sigmas.mean},
                          {"sigma-deviation", r.sigmas.deviation},
                          {"shift", r.sigmas.shift},
                          {"seed", r.seed}};
-  if (r.train_text) record["train-text"] = true;
   if (r.rate == RateShape::kCosine) record["steps"] = r.steps;
   record["model"] = source.model_hash;
   if (!source.data_hash.empty()) record["data"] = source.data_hash;

@@ -150,7 +150,7 @@ TEST_F(TextTraining, FollowsPyTorch) {
 
 TEST_F(TextTraining, ARunLearnsAndItsAdapterChangesPrompts) {
   const auto model = load();
-  rules_.steps = 12;
+  rules_.steps = 6;
   rules_.batch = 2;
   rules_.optimizer.learning_rate = 1e-2f;
   rules_.caption_dropout = 0.2;
@@ -162,10 +162,10 @@ TEST_F(TextTraining, ARunLearnsAndItsAdapterChangesPrompts) {
     while (trainer->state().step < until) trainer->step();
     return trainer;
   };
-  const auto whole = run(12, nullptr);
-  const auto half = run(6, nullptr);
+  const auto whole = run(6, nullptr);
+  const auto half = run(3, nullptr);
   const Trainer::State state = half->state();
-  const auto resumed = run(12, &state);
+  const auto resumed = run(6, &state);
   const TrainedLora lora = whole->adapters(), other = resumed->adapters();
   ASSERT_EQ(lora.encoders.size(), 2u);
   for (size_t i = 0; i < 2; ++i) {
