@@ -22,9 +22,8 @@ double flops_of(const Graph& graph) {
     if (node.op == Op::kLinear) {
       flops += 2.0 * static_cast<double>(shape(0).numel()) * static_cast<double>(shape(1)[0]);
     } else if (node.op == Op::kConv2d) {
-      const double pixels =
-          static_cast<double>(graph.values()[node.outputs[0]].type.shape.numel() / shape(1)[0]);
-      flops += 2.0 * pixels * static_cast<double>(shape(1).numel());
+      const int64_t pixels = graph.values()[node.outputs[0]].type.shape.numel() / shape(1)[0];
+      flops += 2.0 * static_cast<double>(pixels) * static_cast<double>(shape(1).numel());
     } else if (node.op == Op::kAttention) {
       flops += 4.0 * static_cast<double>(shape(0).numel()) * static_cast<double>(shape(1)[1]);
     }

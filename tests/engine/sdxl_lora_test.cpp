@@ -181,6 +181,18 @@ TEST_F(SdxlLora, RowsOfOneBatchHaveTheBitsOfRunsAlone) {
             pipeline_->plan({1, 4, 8, 8}, {}, std::vector<std::string>{"a cat"}).owned_weights);
 }
 
+// Encoders and denoiser in turns: both are placed anew, and their adapters stay.
+TEST_F(SdxlLora, PartsMayTakeTurns) {
+  const auto adapter = load(tensors(kSpellings[0]));
+  const std::vector<JobRequest> requests = {request({{adapter, 0.6f}}), request({}),
+                                            request({{adapter, -1.5f}})};
+  std::vector<std::vector<float>> expected;
+  for (const JobRequest& r : requests) expected.push_back(alone(r));
+  pipeline_ = test::load_pipeline(dir_ / "model", test::tested_options());
+  pipeline_->take_turns();
+  for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(alone(requests[i]), expected[i]) << i;
+}
+
 TEST_F(SdxlLora, OtherKindsAreRefusedByNameInEverySpelling) {
   const std::pair<const char*, const char*> kinds[] = {
       {".dora_scale", "DoRA"},
