@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "halftone/graph/catalogue.h"
 #include "halftone/models/autoencoder_kl/autoencoder.h"
 #include "halftone/models/sd3/family.h"
 #include "halftone/models/sdxl/family.h"
@@ -113,6 +114,35 @@ TEST_P(ChannelsLastOfUnets, GradientsAreTheSame) {
     }
     EXPECT_LE(test::relative_error(floats(found.at(name)), floats(tensor)), 2e-5) << name;
   }
+}
+
+// Of SDXL as it is published: every residual and every time is added by a convolution, and norms
+// before convolutions apply their SiLU.
+TEST(ChannelsLastOfModels, NothingIsLeftBetweenConvolutions) {
+  const Family family = sdxl::family();
+  const auto denoiser = family.sizes.at(0).denoiser();
+  const std::vector<int64_t> texts = {77, 77};
+  const auto graph = denoiser->build(denoiser->shape({4, 128, 128}, texts), {DType::kBF16, false});
+  const auto folded = fold_addends(*fold_silu(*channels_last(*graph)));
+  int shifts = 0, adds = 0, norms_with_silu = 0;
+  for (const Node& node : folded->nodes()) {
+    if (node.op == Op::kConv2d) {
+      const auto& how = std::get<ConvAttributes>(node.attributes);
+      EXPECT_TRUE(how.channels_last);
+      shifts += how.shifts;
+      adds += how.adds;
+    } else if (node.op == Op::kGroupNorm) {
+      norms_with_silu += std::get<NormAttributes>(node.attributes).silu;
+    } else if (folded->values()[node.outputs[0]].type.shape.rank() == 4) {
+      EXPECT_TRUE(node.op == Op::kConcat || node.op == Op::kUpsample2x || node.op == Op::kReshape ||
+                  node.op == Op::kPermute || node.op == Op::kCast || node.op == Op::kAttention)
+          << op_info(node.op).name;
+    }
+  }
+  EXPECT_EQ(shifts, 17);  // ResNets
+  EXPECT_EQ(adds, 17);
+  EXPECT_EQ(norms_with_silu, 2 * 17 + 1);
+  EXPECT_EQ(count_ops(*folded, Op::kPermute), 2);  // of the latents
 }
 
 // Patches by a convolution, whose tokens need no permutation.

@@ -44,8 +44,16 @@ const std::vector<TinyModel>& tiny_models() {
        [](const fs::path& folder) {
          write_tiny_folder(folder, case_of("sdxl/pipeline_base.safetensors"));
        },
-       32, 16, 5.0f, "unet.down_blocks.1.attentions.0.transformer_blocks.0.attn1.to_q", 32, 32,
-       false, {}, {}, 5},
+       32,
+       16,
+       5.0f,
+       "unet.down_blocks.1.attentions.0.transformer_blocks.0.attn1.to_q",
+       32,
+       32,
+       false,
+       {},
+       {},
+       5},
       {"sd3",
        [](const fs::path& folder) {
          write_tiny_folder(folder, case_of("sd3/pipeline_large.safetensors"));
