@@ -27,20 +27,20 @@ std::optional<int64_t> first_workspace(const ConvArgs& args, const Stream& strea
 
 // ---- floats with channels last that cuDNN only takes with channels first ------------------------
 
-// The same with channels first, somewhere else, and without what is added behind it.
+// One item with channels first, somewhere else, and without what is added behind it.
 ConvArgs turned(const ConvArgs& args, void* x, void* y) {
   const PictureLayout from(args.x.shape, true), to(args.y.shape, true);
   ConvArgs first = args;
   first.how.channels_last = first.how.shifts = first.how.adds = false;
   first.x.data = x;
-  first.x.shape = picture_shape(from.batch, from.channels, from.height, from.width, false);
+  first.x.shape = picture_shape(1, from.channels, from.height, from.width, false);
   first.y.data = y;
-  first.y.shape = picture_shape(to.batch, to.channels, to.height, to.width, false);
+  first.y.shape = picture_shape(1, to.channels, to.height, to.width, false);
   first.bias = first.shift = first.addend = {};
   return first;
 }
 
-// x as y, which has its channels elsewhere.
+// One item of x as y, which has its channels elsewhere.
 void turn(const void* x, const PictureLayout& from, void* y, const PictureLayout& to,
           const Stream& stream) {
   CopyArgs copy;
@@ -49,11 +49,11 @@ void turn(const void* x, const PictureLayout& from, void* y, const PictureLayout
   copy.y = y;
   // In the order of y's memory.
   if (to.channel == 1) {
-    copy.dims = {to.batch, to.height, to.width, to.channels};
+    copy.dims = {1, to.height, to.width, to.channels};
     copy.x_strides = {from.item, from.row, from.column, from.channel};
     copy.y_strides = {to.item, to.row, to.column, to.channel};
   } else {
-    copy.dims = {to.batch, to.channels, to.height, to.width};
+    copy.dims = {1, to.channels, to.height, to.width};
     copy.x_strides = {from.item, from.channel, from.row, from.column};
     copy.y_strides = {to.item, to.channel, to.row, to.column};
   }
@@ -61,28 +61,35 @@ void turn(const void* x, const PictureLayout& from, void* y, const PictureLayout
 }
 
 std::optional<int64_t> turned_workspace(const ConvArgs& args, const Stream& stream) {
-  if (!args.how.channels_last || args.x.dtype != DType::kF32 || args.y.dtype != DType::kF32) {
+  if (!args.how.channels_last || args.x.dtype != DType::kF32 || args.y.dtype != DType::kF32 ||
+      args.y.shape.numel() == 0) {
     return std::nullopt;
   }
   const auto bytes = first_workspace(turned(args, nullptr, nullptr), stream);
   if (!bytes) return std::nullopt;
-  return *bytes + float_workspace({args.x.shape.numel(), args.y.shape.numel()});
+  const int64_t items = args.x.shape[0];
+  return *bytes + float_workspace({args.x.shape.numel() / items, args.y.shape.numel() / items});
 }
 
+// Item by item: a picture's bits do not depend on its batch.
 void run_turned(const ConvArgs& args, const Stream& stream) {
+  const int64_t items = args.x.shape[0];
+  const int64_t x_item = args.x.shape.numel() / items, y_item = args.y.shape.numel() / items;
   Workspace workspace(stream);
-  float* x = workspace.floats(args.x.shape.numel());
-  float* y = workspace.floats(args.y.shape.numel());
+  float* x = workspace.floats(x_item);
+  float* y = workspace.floats(y_item);
   const ConvArgs first = turned(args, x, y);
-  turn(args.x.data, {args.x.shape, true}, x, {first.x.shape, false}, stream);
-  context_of(stream).part<ConvolutionPlans>().run(first, workspace.rest(stream));
-  turn(y, {first.y.shape, false}, args.y.data, {args.y.shape, true}, stream);
-  if (args.bias.data == nullptr && args.shift.data == nullptr && args.addend.data == nullptr)
-    return;
-  const int64_t item = args.y.shape[1] * args.y.shape[2] * args.y.shape[3];
-  for (int64_t b = 0; b < args.y.shape[0]; ++b) {
-    finish_convolution({static_cast<const float*>(args.y.data) + b * item, args.y.shape[3], args.y,
-                        b, args.bias, args.shift, args.addend},
+  const Stream rest = workspace.rest(stream);
+  const bool finishes =
+      args.bias.data != nullptr || args.shift.data != nullptr || args.addend.data != nullptr;
+  for (int64_t b = 0; b < items; ++b) {
+    auto* to = static_cast<float*>(args.y.data) + b * y_item;
+    turn(static_cast<const float*>(args.x.data) + b * x_item, {args.x.shape, true}, x,
+         {first.x.shape, false}, stream);
+    context_of(stream).part<ConvolutionPlans>().run(first, rest);
+    turn(y, {first.y.shape, false}, to, {args.y.shape, true}, stream);
+    if (!finishes) continue;
+    finish_convolution({to, args.y.shape[3], args.y, b, args.bias, args.shift, args.addend},
                        context_of(stream).stream());
   }
 }
