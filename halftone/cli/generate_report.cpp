@@ -96,6 +96,7 @@ ordered_json to_json(const GenerateOptions& options, const GenerateOutcome& outc
        {{"load", outcome.loaded.seconds},
         {"text", seconds.text},
         {"denoise", seconds.denoise},
+        {"first_step", seconds.first_step},
         {"decode", seconds.decode},
         {"total", outcome.total}}},
       {"peak_bytes",
@@ -173,11 +174,16 @@ void print_summary(std::FILE* to, const GenerateOptions& options, const Generate
   for (const std::string& note : outcome.notes) fmt::print(to, "  note: {}\n", note);
   for (const std::string& fallback : outcome.loaded.fallbacks)
     fmt::print(to, "  fallback: {}\n", fallback);
+  // The first step is told apart: it may have placed weights, and compiled.
   const int batches = (options.count + options.batch - 1) / options.batch;
-  const double steps = static_cast<double>(options.steps) * batches;
-  fmt::print(to, "  load {}, text {}, denoise {} ({} steps/s), decode {}\n",
+  const double steps = static_cast<double>(options.steps) * batches - 1;
+  const std::string rate =
+      steps < 1 ? ""
+                : fmt::format(", then {} steps/s",
+                              three_digits(steps / (seconds.denoise - seconds.first_step + 1e-9)));
+  fmt::print(to, "  load {}, text {}, denoise {} (first step {}{}), decode {}\n",
              human_seconds(outcome.loaded.seconds), human_seconds(seconds.text),
-             human_seconds(seconds.denoise), three_digits(steps / (seconds.denoise + 1e-9)),
+             human_seconds(seconds.denoise), human_seconds(seconds.first_step), rate,
              human_seconds(seconds.decode));
 }
 

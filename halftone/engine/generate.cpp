@@ -14,11 +14,12 @@ namespace {
 class Stopwatch {
  public:
   explicit Stopwatch(double& seconds) : seconds_(seconds) {}
-  ~Stopwatch() {
-    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
+  ~Stopwatch() { seconds_ += seconds(); }
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
 
  private:
   double& seconds_;
@@ -136,6 +137,9 @@ GenerateSeconds generate(Pipeline& pipeline, const GenerateRequest& request,
       progress({"denoising", done++, total});
       const Stopwatch watch(seconds.denoise);
       stepper.step(rows);
+      if (done > 1) continue;
+      if (DeviceContext* device = pipeline.model().options().stream.device) device->synchronize();
+      seconds.first_step = watch.seconds();
     }
     for (int64_t i = begin; i < end; ++i) {
       progress({"decoding", done, total});

@@ -19,6 +19,8 @@ struct GenerateRequest : JobRequest {
 
 struct GenerateSeconds {
   double text = 0, denoise = 0, decode = 0;
+  // Of `denoise`: the first step, in which weights may be placed and kernels compiled and recorded.
+  double first_step = 0;
 };
 
 // One of a request's pictures.

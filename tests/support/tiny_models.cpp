@@ -53,7 +53,7 @@ const std::vector<TinyModel>& tiny_models() {
        false,
        {},
        {},
-       5},
+       10},
       {"sd3",
        [](const fs::path& folder) {
          write_tiny_folder(folder, case_of("sd3/pipeline_large.safetensors"));
