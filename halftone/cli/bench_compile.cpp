@@ -75,6 +75,7 @@ void bench_compile(const BenchOptions& options) {
   // All passes that a GPU asks for.
   Kernels kernels = cpu_kernels();
   kernels.wide_products = kernels.products_apply_gelu = kernels.strided_attention = true;
+  kernels.products_add = kernels.channels_last = true;
   for (const std::string& precision : options.precisions) {
     const Format format = *find_format(precision);
     const DType activations = precision == "fp32" ? DType::kF32 : DType::kBF16;
