@@ -41,11 +41,10 @@ std::vector<std::string> serially(Engine& engine, const json& asked, const std::
     request.adapters = {{loaded.model->load_adapter(lora), asked["loras"][0]["strength"]}};
   }
   std::vector<std::string> pictures;
-  for (const Tensor& image : generate(*loaded.pipeline, request, test::silent).images) {
-    const int index = static_cast<int>(pictures.size());
-    pictures.push_back(
-        encode_png(image, picture_text(loaded, request, loaded.model->hash(), index)));
-  }
+  generate(*loaded.pipeline, request, test::silent, [&](const GeneratedPicture& made) {
+    const PngText text = picture_text(loaded, request, loaded.model->hash(), made.index);
+    pictures.push_back(encode_png(made.image, told_picture_text(text, request, made.reused[0])));
+  });
   return pictures;
 }
 
