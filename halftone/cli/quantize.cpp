@@ -13,6 +13,7 @@
 #include "halftone/cli/progress_bar.h"
 #include "halftone/cli/quantize_model.h"
 #include "halftone/io/output.h"
+#include "halftone/models/families.h"
 #include "halftone/quantize/convert_file.h"
 #include "halftone/quantize/model_checks.h"
 #include "halftone/quantize/quantize_file.h"
@@ -128,6 +129,17 @@ void check_needs_no_model(const CLI::App& command, const QuantizeModelFlags& mod
   }
 }
 
+// Text encoders and a VAE are in the same file, and read in high precision alone.
+void check_is_no_whole_model(const QuantizeFlags& options) {
+  if (!options.include.empty()) return;
+  const Family* family = whole_model_in(Checkpoint::open(options.input));
+  if (family == nullptr) return;
+  throw Error(ErrorCode::kUsage, "--include",
+              "is needed: '{}' holds a whole {} model, its text encoders and VAE too; say which "
+              "weights, such as 'model.diffusion_model.*'",
+              printable(options.input), family->title);
+}
+
 void run_quantize(const CLI::App& command, const QuantizeFlags& options, QuantizeModelFlags& model,
                   const Context& context) {
   if (options.input.empty()) {
@@ -145,6 +157,7 @@ void run_quantize(const CLI::App& command, const QuantizeFlags& options, Quantiz
   if (options.format.empty()) throw Error(ErrorCode::kUsage, "--format", "is needed");
   check_needs_no_model(command, model);
   check_dialect_holds(*find_dialect(model.dialect), *find_format(options.format));
+  check_is_no_whole_model(options);
   FileQuantizeOptions how{
       *find_format(options.format), options.include, options.exclude, {}, {}, {}};
   const Stream stream{start_threads(options.threads)};

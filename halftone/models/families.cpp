@@ -240,4 +240,14 @@ FoundModel find_model(const fs::path& path, const fs::path& base) {
   return {&family, std::move(files)};
 }
 
+const Family* whole_model_in(const Checkpoint& file) {
+  const auto families_of_all = families();
+  const auto found = std::ranges::find_if(families_of_all, [&](const Family& family) {
+    return family.is_denoiser(file) &&
+           std::ranges::any_of(family.parts_of_file,
+                               [&](const auto& part) { return prefix_of(part, file).has_value(); });
+  });
+  return found == families_of_all.end() ? nullptr : &*found;
+}
+
 }  // namespace halftone

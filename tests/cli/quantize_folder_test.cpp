@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "halftone/io/checkpoint.h"
+#include "halftone/io/safetensors_writer.h"
 #include "tests/cli/process.h"
 #include "tests/support/tiny_zimage.h"
 
@@ -190,6 +191,34 @@ TEST_F(CliQuantizeFolder, KillsLeaveAnEarlierOutputOrACompleteOne) {
   // Nothing of the killed runs is left after one that ends.
   ASSERT_EQ(quantize("model", "out").code, 0);
   EXPECT_EQ(besides({"model", "out"}), std::vector<std::string>());
+}
+
+// A VAE and text encoders are read in high precision alone.
+TEST_F(CliQuantizeFolder, OfAWholeModelInAFileItIsSaidWhatToConvert) {
+  const std::string denoiser = "model.diffusion_model.";
+  Tensor matrix = Tensor::empty(DType::kF32, {32, 32});
+  std::ranges::fill(matrix.mutable_as<float>(), 0.5f);
+  Tensor norm = Tensor::empty(DType::kF32, {32});
+  std::ranges::fill(norm.mutable_as<float>(), 1.0f);
+  const std::vector<std::pair<std::string, Tensor>> own = {
+      {denoiser + "double_blocks.0.img_attn.norm.key_norm.scale", norm},
+      {denoiser + "double_blocks.0.img_attn.qkv.weight", matrix}};
+  auto all = own;
+  all.emplace_back("vae.decoder.mid.attn_1.q.weight", matrix);
+  write_safetensors(path("whole.safetensors"), all);
+  const auto convert = [&](const std::string& file, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words = {"quantize", path(file), "--format", "fp8", "-o", path("out")};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words);
+  };
+  expect_one_line(convert("whole.safetensors"), 2, "--include: is needed: ");
+  EXPECT_FALSE(fs::exists(path("out")));
+  const Result chosen = convert("whole.safetensors", {"--include", denoiser + "*", "--json"});
+  ASSERT_EQ(chosen.code, 0) << chosen.err;
+  EXPECT_EQ(json::parse(chosen.out)["converted"].size(), 1u);
+  // A denoiser alone is converted as it is.
+  write_safetensors(path("own.safetensors"), own);
+  EXPECT_EQ(convert("own.safetensors").code, 0);
 }
 
 }  // namespace
