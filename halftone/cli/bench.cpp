@@ -267,8 +267,8 @@ void add_bench(CLI::App& app, const Context&) {
       folder
           ->add_option(
               "--like", *like,
-              "The model that this folder's configurations and tokenizers describe; weights "
-              "in it are not read")
+              "The model that this folder's configurations and tokenizers describe; of its "
+              "weights only a VAE's are taken")
           ->type_name("DIR")
           ->check(CLI::ExistingDirectory);
   folder->add_option("--layers", f->layers, "Blocks")
