@@ -227,7 +227,26 @@ def infer(L=30):
             say(f"dit-infer L{L} B{B} S{S} {mode} compiled", ms=f"{t:.1f}", cudagraph_ms=f"{tg:.1f}", warm_s=f"{w:.0f}", peak_GiB=f"{torch.cuda.max_memory_allocated()/2**30:.1f}")
             del blocks, g; torch.cuda.empty_cache(); torch.cuda.reset_peak_memory_stats()
 
+def train_unet(B=4):
+    from torch_unet import Maker, unet
+    def linear(i, o, mode):  # adapters beside the blocks' linears, not beside what stands around them
+        return Lin(i, o, mode.removeprefix("block "), 16 if mode.startswith("block ") else 0)
+    for mode in ("bf16", "fp8_row_bwd"):
+        torch._dynamo.reset(); torch.cuda.empty_cache(); torch.cuda.reset_peak_memory_stats()
+        blocks, run = unet(B, args.tokens, Maker(linear, "block " + mode, dev, torch.bfloat16))
+        with torch.no_grad(): tgt = torch.randn_like(run().float())
+        ps = [p for b in blocks for p in b.parameters() if p.requires_grad]
+        opt = torch.optim.AdamW(ps, lr=1e-4, fused=True)
+        for b in blocks: b.compile(dynamic=False)
+        def step():
+            F.mse_loss(run().float(), tgt).backward(); opt.step(); opt.zero_grad(set_to_none=True)
+        t0 = time.time(); step(); torch.cuda.synchronize(); w = time.time()-t0
+        t = bench(step, n=8, warm=2)
+        say(f"sdxl-lora-train B{B} S{args.tokens} {mode} compiled", ms=f"{t:.1f}", warm_s=f"{w:.0f}", peak_GiB=f"{torch.cuda.max_memory_allocated()/2**30:.1f}")
+        del blocks, run, opt, ps
+
 def train(L=8, B=4, S=4096):
+    if args.family == "sdxl": return train_unet()
     x, c, cos, sin = data(B, S); tgt = torch.randn_like(x)
     for mode in ("bf16", "fp8_tensor", "fp8_tensor_bwd", "fp8_row_bwd"):
         torch._dynamo.reset(); torch.cuda.empty_cache(); torch.cuda.reset_peak_memory_stats()

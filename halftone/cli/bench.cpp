@@ -291,7 +291,7 @@ void add_bench(CLI::App& app, const Context&) {
   linear->callback([l] { bench_linear_on_device(*l); });
 
   CLI::App* training = command->add_subcommand(
-      "train", "A training step of Z-Image's blocks with adapters on all linears (GPU)");
+      "train", "A training step of Z-Image's blocks, or of a denoiser, with adapters (GPU)");
   auto t = std::make_shared<BenchOptions>();
   auto backward = std::make_shared<std::string>("bf16");
   t->device = "cuda";
@@ -303,6 +303,10 @@ void add_bench(CLI::App& app, const Context&) {
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(1, 200));
+  training
+      ->add_option("--family", t->family,
+                   "The whole denoiser of a family instead: " + measured_families())
+      ->type_name("F");
   training->add_option("--backward", *backward, "bf16, or fp8 for bases in 8 or 4 bits")
       ->capture_default_str()
       ->type_name("B")

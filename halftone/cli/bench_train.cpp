@@ -1,10 +1,11 @@
-// A training step on a GPU: an adapter on every linear of Z-Image's blocks, forward, backward and
-// optimizer, as `halftone train` runs it.
+// A training step on a GPU: an adapter on every linear of a denoiser's blocks, forward, backward
+// and optimizer, as `halftone train` runs it.
 #include <fmt/format.h>
 
 #include "halftone/base/error.h"
 #include "halftone/base/text.h"
 #include "halftone/cli/bench_graph.h"
+#include "halftone/cli/bench_measured.h"
 #include "halftone/cli/cli.h"
 #include "halftone/graph/ops.h"
 #include "halftone/models/zimage/transformer.h"
@@ -15,14 +16,12 @@ namespace {
 
 constexpr int64_t kRank = 16;
 
-// The linears of blocks; what modulates them stays as it is.
-LoraSites sites_of(const Graph& graph) {
+// The linears of blocks that formats are for; what modulates them stays as it is.
+LoraSites sites_of(const Graph& graph, const DeviceBench::Recipe& recipe) {
   LoraSites sites;
   sites.rank = kRank;
-  for (const Node& node : graph.nodes()) {
-    if (node.op != Op::kLinear || node.region < 0) continue;
-    const ValueInfo& weight = graph.values()[node.inputs[1]];
-    if (weight.name.find("adaLN") == std::string::npos) sites.weights.insert(weight.name);
+  for (const auto& linear : quantize_linears(graph, recipe(formats::fp8)).report.converted) {
+    sites.weights.insert(linear.weight);
   }
   return sites;
 }
@@ -37,7 +36,7 @@ std::vector<std::string> trained_by(const LoraSites& sites) {
 }
 
 void add_squared_error(Graph& graph, std::span<const std::string> trained) {
-  const Value y = cast(graph.outputs().at("y"), DType::kF32);
+  const Value y = cast(graph.outputs().begin()->second, DType::kF32);  // the only one
   const Value loss = mean_squared_error(y, graph.input("target", y.type()));
   std::vector<Value> wrt;
   for (const std::string& name : trained) wrt.push_back(graph.weights().at(name));
@@ -86,7 +85,7 @@ void add_gradients(Graph& graph, std::span<const std::string> trained) {
 double linear_seconds(const std::string& precision, int64_t tokens, const BenchOptions& options,
                       const Backend& backend, bool fp8_gradients) {
   const auto graph = one_linear(tokens, options.dim, activations_of(precision));
-  const LoraSites sites = sites_of(*graph);
+  const LoraSites sites = sites_of(*graph, zimage::default_recipe);
   const std::vector<std::string> trained = trained_by(sites);
   CompileOptions compile;
   compile.lora = {sites};
@@ -139,22 +138,20 @@ void bench_lora_on_device(const BenchOptions& options, bool fp8_gradients) {
 
 void bench_train_on_device(const BenchOptions& options, bool fp8_gradients) {
   const Backend backend = device_backend(options);
-  const zimage::TransformerConfig config = bench_config(options);
-  const int64_t tokens = options.tokens > 0 ? options.tokens : 4096;
+  BenchOptions usual = options;
+  if (options.family.empty() && options.tokens == 0) usual.tokens = 4096;
+  const Measured measured = find_measured(usual, options.layers);
   const double bandwidth = backend.device->copy_bandwidth();
   if (!options.json) {
-    fmt::print(
-        "a training step of {} Z-Image blocks: batch {}, {} tokens, dim {}, adapters of rank "
-        "{} on all linears, on {}\n",
-        options.layers, options.batch, tokens, config.dim, kRank, backend.info.name);
+    fmt::print("a training step of {}, adapters of rank {} on all linears of its blocks, on {}\n",
+               measured.title, kRank, backend.info.name);
     fmt::print("{:<11} {:>9} {:>9} {:>10} {:>10} {:>10} {:>8}\n", "precision", "backward", "ms",
                "optimizer", "weights", "working", "warm-up");
   }
   for (const std::string& precision : options.precisions) {
     const Format format = *find_format(precision);
-    const auto graph = zimage::build_blocks(config, options.layers, options.batch, tokens,
-                                            activations_of(precision));
-    const LoraSites sites = sites_of(*graph);
+    const auto graph = measured.build(activations_of(precision));
+    const LoraSites sites = sites_of(*graph, measured.recipe);
     const std::vector<std::string> trained = trained_by(sites);
     CompileOptions compile;
     compile.lora = {sites};
@@ -165,7 +162,7 @@ void bench_train_on_device(const BenchOptions& options, bool fp8_gradients) {
       compile.recipe->gradients = formats::fp8_e5m2;
     }
     DeviceBench bench(graph, precision, options, backend, std::make_shared<Arena>(),
-                      zimage::default_recipe, compile);
+                      measured.recipe, compile);
     Program& program = bench.program();
     const Inputs inputs = random_inputs(program.graph());
     const double warm_up = bench.warm_up(inputs);
@@ -187,9 +184,10 @@ void bench_train_on_device(const BenchOptions& options, bool fp8_gradients) {
                   {"backward", backward},
                   {"compile", options.compile},
                   {"recorded", program.recorded()},
-                  {"layers", options.layers},
+                  {"family", options.family},
+                  {"layers", measured.layers},
                   {"batch", options.batch},
-                  {"tokens", tokens},
+                  {"tokens", measured.tokens},
                   {"rank", kRank},
                   {"milliseconds", (seconds + update) * 1e3},
                   {"optimizer_milliseconds", update * 1e3},
