@@ -39,9 +39,8 @@ struct Spelled {
 };
 
 Spelled of_denoiser(const std::string& folder, LoraNaming naming) {
-  if (naming == LoraNaming::kComfyUi) return {"diffusion_model."};
-  if (naming == LoraNaming::kDiffusers) return {folder + "."};
-  return {fmt::format("lora_{}_", folder), true};
+  if (naming == LoraNaming::kKohya) return {fmt::format("lora_{}_", folder), true};
+  return {folder + "."};
 }
 
 Spelled of_encoder(const TrainedLora::Encoder& encoder, LoraNaming naming) {
@@ -57,6 +56,8 @@ Spelled of_encoder(const TrainedLora::Encoder& encoder, LoraNaming naming) {
 void write_lora(const std::filesystem::path& path, const TrainedLora& lora, LoraNaming naming,
                 DType dtype, const Metadata& metadata) {
   HT_ASSERT(dtype == DType::kBF16 || dtype == DType::kF32);
+  // Of U-Nets ComfyUI has "diffusion_model." before the original code's names alone.
+  if (naming == LoraNaming::kComfyUi && lora.folder == "unet") naming = LoraNaming::kKohya;
   const bool kohya = naming == LoraNaming::kKohya;
   const char* const down = kohya ? ".lora_down.weight" : ".lora_A.weight";
   const char* const up = kohya ? ".lora_up.weight" : ".lora_B.weight";

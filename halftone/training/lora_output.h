@@ -11,9 +11,10 @@
 
 namespace halftone {
 
-// Whose names: those of diffusers and PEFT (transformer.PATH.lora_A.weight), of ComfyUI
-// (diffusion_model.PATH.lora_A.weight), or of kohya's tools (lora_unet_PATH.lora_down.weight, with
-// _ for dots; lora_transformer_PATH of what is no U-Net).
+// Whose names: those of diffusers and PEFT (transformer.PATH.lora_A.weight), of kohya's tools
+// (lora_unet_PATH.lora_down.weight, with _ for dots; lora_transformer_PATH of what is no U-Net), or
+// those that ComfyUI reads: of a transformer with diffusers' paths the former, of a U-Net the
+// latter.
 enum class LoraNaming : uint8_t { kDiffusers, kComfyUi, kKohya };
 
 struct TrainedLora {

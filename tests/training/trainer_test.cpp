@@ -159,10 +159,19 @@ TEST_P(ModelTraining, WhatIsWrittenChangesPictures) {
   const auto without = floats(generate(*pipeline, request, silent).latents);
   // The same in every naming.
   std::set<std::vector<float>> different;
+  std::string flat = GetParam().adapted;
+  std::replace(flat.begin(), flat.end(), '.', '_');
+  // ComfyUI has tables of diffusers' paths: below "transformer.", and of U-Nets those of kohya.
+  const bool unet = flat.starts_with("unet");
+  const std::string comfy = unet ? "lora_" + flat + ".lora_down.weight"
+                                 : std::string(GetParam().adapted) + ".lora_A.weight";
   for (const LoraNaming naming :
        {LoraNaming::kDiffusers, LoraNaming::kComfyUi, LoraNaming::kKohya}) {
     const std::string file = (dir_ / "lora.safetensors").string();
     write_lora(file, lora, naming, DType::kF32, {});
+    if (naming == LoraNaming::kComfyUi) {
+      EXPECT_NE(SafetensorsFile(file).find(comfy), nullptr) << comfy;
+    }
     const auto adapter = pipeline->model().load_adapter(file);
     EXPECT_THAT(adapter->lora().report().unmatched, testing::IsEmpty());
     request.adapters = {{adapter, 1.0f}};
@@ -172,10 +181,8 @@ TEST_P(ModelTraining, WhatIsWrittenChangesPictures) {
   }
   EXPECT_EQ(different.size(), 1u);
   const SafetensorsFile kohya(dir_ / "lora.safetensors");
-  std::string name = GetParam().adapted;
-  std::replace(name.begin(), name.end(), '.', '_');
-  ASSERT_NE(kohya.find("lora_" + name + ".lora_down.weight"), nullptr);
-  EXPECT_EQ(floats(kohya.tensor("lora_" + name + ".alpha"))[0], static_cast<float>(rules_.rank));
+  ASSERT_NE(kohya.find("lora_" + flat + ".lora_down.weight"), nullptr);
+  EXPECT_EQ(floats(kohya.tensor("lora_" + flat + ".alpha"))[0], static_cast<float>(rules_.rank));
 }
 
 // Another part of what adapters read is left out in each step; a run can be repeated all the same.
