@@ -58,7 +58,20 @@ std::string counted(int64_t count, const char* what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
-void print_summary(const TrainResult& r, int64_t steps) {
+// The command that shows what came of it, on the model that it was trained on.
+std::string next_command(const TrainResult& r, const ModelOptions& asked) {
+  const std::string output = printable(r.output, 1000);
+  if (r.model.mode != "lora") {
+    return fmt::format("halftone generate --model {} --base {} \"...\"", output,
+                       printable(asked.base.empty() ? r.model.path : asked.base, 1000));
+  }
+  std::string model;
+  if (!asked.model.empty()) model += " --model " + printable(asked.model, 1000);
+  if (!asked.base.empty()) model += " --base " + printable(asked.base, 1000);
+  return fmt::format("halftone generate{} --lora {} \"...\"", model, output);
+}
+
+void print_summary(const TrainResult& r, int64_t steps, const ModelOptions& asked) {
   const double first = r.curve.empty() ? 0 : r.curve.front().loss;
   fmt::print("{}: {} on {} in {}{}\n", printable(r.output), counted(steps, "step"),
              counted(static_cast<int64_t>(r.pictures), "picture"), human_seconds(r.seconds),
@@ -99,12 +112,7 @@ void print_summary(const TrainResult& r, int64_t steps) {
     fmt::print("skipped {}: {}\n", printable(skipped.file), skipped.why);
   }
   if (!r.report.empty()) fmt::print("report: {}\n", printable(r.report));
-  if (adapts) {
-    fmt::print("try it: halftone generate --lora {} \"...\"\n", printable(r.output));
-  } else {
-    fmt::print("try it: halftone generate --model {} --base {} \"...\"\n", printable(r.output),
-               printable(r.model.path));
-  }
+  fmt::print("try it: {}\n", next_command(r, asked));
 }
 
 // Where the log goes is checked as where the adapter goes.
@@ -142,7 +150,7 @@ void run_train(TrainFlags& flags, const Context& context) {
     });
     screen.finish();
     if (context.watch_interrupts) context.watch_interrupts(false);
-    if (!quiet) print_summary(result, static_cast<int64_t>(result.curve.size()));
+    if (!quiet) print_summary(result, static_cast<int64_t>(result.curve.size()), flags.model);
   } catch (const Error& error) {
     log.write(event_json(error));
     if (context.watch_interrupts) context.watch_interrupts(false);

@@ -29,6 +29,8 @@ TEST_F(CliTrain, TellsWhatHappens) {
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("4 steps on 3 pictures in "));
   EXPECT_THAT(result.out, HasSubstr("alone.txt: is a caption without a picture"));
+  EXPECT_THAT(result.out, HasSubstr("try it: halftone generate --model " + path("model") +
+                                    " --lora " + path("out.safetensors")));
   std::map<std::string, int> seen;
   for (const json& event : events_of(test::read_file(path("events.jsonl")))) {
     ++seen[event["event"]];
