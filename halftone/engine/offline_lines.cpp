@@ -103,8 +103,9 @@ class LineReader {
     request.skip.layers = fields.has("skip_layers")
                               ? parse_layers(fields.text("skip_layers"), "skip_layers")
                               : defaults_.skip.layers;
-    request.skip.scale =
-        static_cast<float>(fields.number("skip_layer_scale", defaults_.skip.scale, 0, 100));
+    // What is said of all lines is for those that leave layers out.
+    const float scale = request.skip.layers.empty() ? SkipLayers{}.scale : defaults_.skip.scale;
+    request.skip.scale = static_cast<float>(fields.number("skip_layer_scale", scale, 0, 100));
     request.count = static_cast<int>(fields.integer("count", defaults_.count, 1, 10000));
     request.seed = defaults_.seed;
     if (fields.has("seed")) {

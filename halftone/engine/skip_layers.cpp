@@ -41,7 +41,10 @@ void check_skip_layers(const JobRequest& request, const ModelParts& model) {
   if (!(skip.scale >= 0 && skip.scale <= 100)) {
     throw Error(ErrorCode::kUsage, "skip_layer_scale", "{} is not from 0 to 100", skip.scale);
   }
-  if (skip.layers.empty()) return;
+  if (skip.layers.empty()) {
+    if (skip.scale == SkipLayers{}.scale) return;
+    throw Error(ErrorCode::kUsage, "skip_layer_scale", "does nothing without skip_layers");
+  }
   const auto fail = [](const std::string& why) {
     throw Error(ErrorCode::kUsage, "skip_layers", "{}", why);
   };

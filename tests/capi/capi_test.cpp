@@ -307,6 +307,7 @@ TEST_F(CApi, WrongRequestsAreErrorsThatNameTheField) {
   refused([](auto& r) { r.true_cfg = 2; }, HALFTONE_USAGE, "true_cfg");  // not of this family
   refused([](auto& r) { r.skip_layers = "1,x"; }, HALFTONE_USAGE, "skip_layers");
   refused([](auto& r) { r.skip_layers = "1"; }, HALFTONE_USAGE, "skip_layers");  // nor these
+  refused([](auto& r) { r.skip_layer_scale = 3; }, HALFTONE_USAGE, "skip_layer_scale");
   refused([](auto& r) { r.original_width = 64; }, HALFTONE_USAGE, "original_size");
   refused([](auto& r) { r.crop_top = 1; }, HALFTONE_USAGE, "crop");
   refused([](auto& r) { r.max_memory = -1; }, HALFTONE_USAGE, "max_memory");

@@ -278,6 +278,7 @@ TEST_F(CliOffline, WrongLinesAreNamedBeforeAnythingIsMade) {
       {R"({"prompt": "x", "guidance": 101})", "line 2: 'guidance' 101 is not in 0 .. 100"},
       {R"({"prompt": "x", "seed": -1})", "line 2: 'seed' is not a whole number from 0"},
       {R"({"prompt": "x", "count": 0})", "line 2: 'count' 0 is not in 1 .. 10000"},
+      {R"({"prompt": "x", "skip_layer_scale": 3})", "line 2: skip_layer_scale: does nothing"},
       {R"({"prompt": "x", "scheduler": "heun"})", "line 2: scheduler: "},
       {R"({"prompt": "x", "loras": ["none"]})", "line 2: loras: there is no 'none'"},
       {R"({"prompt": "x", "model": "y"})", "line 2: model: is the same for all lines"},
