@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
+#include "halftone/base/files.h"
 #include "halftone/base/text.h"
 #include "halftone/base/threads.h"
 #include "halftone/cli/cli.h"
@@ -131,7 +132,7 @@ void check_needs_no_model(const CLI::App& command, const QuantizeModelFlags& mod
 
 // Text encoders and a VAE are in the same file, and read in high precision alone.
 void check_is_no_whole_model(const QuantizeFlags& options) {
-  if (!options.include.empty()) return;
+  if (!options.include.empty() || is_folder(options.input)) return;
   const Family* family = whole_model_in(Checkpoint::open(options.input));
   if (family == nullptr) return;
   throw Error(ErrorCode::kUsage, "--include",
