@@ -44,9 +44,6 @@ Spelled of_denoiser(const std::string& folder, LoraNaming naming) {
 }
 
 Spelled of_encoder(const TrainedLora::Encoder& encoder, LoraNaming naming) {
-  if (naming == LoraNaming::kComfyUi && !encoder.comfy.empty()) {
-    return {fmt::format("text_encoders.{}.transformer.", encoder.comfy)};
-  }
   if (naming == LoraNaming::kKohya) return {fmt::format("lora_{}_", encoder.kohya), true};
   return {encoder.folder + "."};
 }

@@ -22,9 +22,9 @@ struct TrainedLora {
     Tensor down, up;  // F32 [rank, in], [out, rank]
   };
   using Modules = std::map<std::string, Module>;
-  Modules modules;                     // by the weight of the linear, "layers.0.w1.weight"
-  struct Encoder {                     // of text
-    std::string folder, kohya, comfy;  // as AdaptedModel::Encoder has them
+  Modules modules;              // by the weight of the linear, "layers.0.w1.weight"
+  struct Encoder {              // of text
+    std::string folder, kohya;  // as AdaptedModel::Encoder has them
     Modules modules;
   };
   std::vector<Encoder> encoders = {};  // that are trained, too

@@ -116,7 +116,7 @@ std::vector<TrainedLora::Encoder> trained_encoders(const Model& model,
   std::vector<TrainedLora::Encoder> encoders;
   for (size_t i = 0; i < conditioner.folders().size(); ++i) {
     AdaptedModel::Encoder names = conditioner.adapted(i);
-    TrainedLora::Encoder encoder{names.folder, names.kohya, names.comfy, {}};
+    TrainedLora::Encoder encoder{names.folder, names.kohya, {}};
     const std::string prefix = prefix_of(names.folder);
     for (const auto& [path, targets] : names.targets) {
       for (const LoraTarget& target : targets) {
