@@ -42,12 +42,13 @@ void check_fit(const ModelParts& parts) {
 // request.
 std::string hash_of_settings(const fs::path& base) {
   std::map<std::string, fs::path> found;
+  std::error_code none;
   const auto add = [&](const fs::path& path, const std::string& name) {
     const auto kind = path.extension();
     if (kind != ".json" && kind != ".txt" && kind != ".model" && kind != ".jinja") return;
-    if (!name.ends_with(".index.json") && fs::is_regular_file(path)) found.emplace(name, path);
+    if (!name.ends_with(".index.json") && fs::is_regular_file(path, none))
+      found.emplace(name, path);
   };
-  std::error_code none;
   for (const auto& entry : fs::directory_iterator(base, none)) {
     const std::string name = entry.path().filename().string();
     if (name == "model_index.json") add(entry.path(), name);
